@@ -1,0 +1,514 @@
+//! All partitions of this broker: opened, given their roles, reconfigured and removed as the metadata says; looked up
+//! by every request without a lock.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use arc_swap::ArcSwap;
+use imbl::OrdMap;
+use parking_lot::Mutex;
+use semel_env::{Clock, Entropy};
+use semel_kafka_wire::ErrorCode;
+use semel_log::{Known, Offsets, Opened, PartitionDir, PartitionLog, PartitionName, ProducersAt};
+use semel_metadata::{
+    ClusterImage, Topic, changes_between,
+    config::{StaticConfigs, resolve_topic},
+};
+use semel_model::{BrokerId, Offset, PartitionIndex, TopicId, TopicName, TopicPartition};
+use semel_partition::{RecoveredLog, Replica};
+use semel_record::ControlRecord;
+
+use crate::{
+    assignment::{Step, steps},
+    directory::Directory,
+    failure::{Failure, chain},
+    metadata_cache::MetadataCache,
+    metrics::PartitionMetrics,
+    node::{DirectoryInfo, ReplicaInfo},
+    partition::Partition,
+    topic_settings::TopicSettings,
+};
+
+/// How far back before a producer snapshot batches are looked at, so that the retry of any of a producer's last five
+/// is known after a restart: the snapshot itself names only the last one.
+const RECALL_BYTES: u32 = 4 << 20;
+/// Threads that open logs at a start (Kafka's `num.recovery.threads.per.data.dir`).
+const RECOVERY_THREADS: usize = 4;
+
+/// The partitions that are open, in two orders. Cheap to clone: a change makes the next one.
+#[derive(Clone, Default)]
+struct Hosted {
+    by_id: OrdMap<TopicPartition, Arc<Partition>>,
+    by_name: OrdMap<TopicName, OrdMap<PartitionIndex, Arc<Partition>>>,
+}
+
+impl Hosted {
+    fn insert(&mut self, partition: Arc<Partition>) {
+        self.by_name.entry(partition.topic.clone()).or_default().insert(partition.id.partition, partition.clone());
+        self.by_id.insert(partition.id, partition);
+    }
+
+    fn remove(&mut self, id: TopicPartition) -> Option<Arc<Partition>> {
+        let partition = self.by_id.remove(&id)?;
+        if let Some(of_topic) = self.by_name.get_mut(partition.topic.as_str()) {
+            // A topic of the same name may have been created since.
+            if of_topic.get(&id.partition).is_some_and(|there| there.id == id) {
+                of_topic.remove(&id.partition);
+            }
+            if of_topic.is_empty() {
+                self.by_name.remove(partition.topic.as_str());
+            }
+        }
+        Some(partition)
+    }
+}
+
+/// A log found on disk at the start and not opened yet.
+struct FoundLog {
+    directory: Arc<Directory>,
+    at: PartitionDir,
+    known: Known,
+    high_watermark: Offset,
+    cleaned_to: Offset,
+}
+
+/// A directory's checkpoint files.
+#[derive(Default)]
+struct Checkpoints {
+    recovery_points: Offsets,
+    log_starts: Offsets,
+    high_watermarks: Offsets,
+    cleaned: Offsets,
+}
+
+/// What the partitions of a broker have in common.
+pub(crate) struct Partitions {
+    me: BrokerId,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    statics: Arc<StaticConfigs>,
+    metadata: Arc<MetadataCache>,
+    metrics: Arc<PartitionMetrics>,
+    directories: Vec<Arc<Directory>>,
+    hosted: ArcSwap<Hosted>,
+    found: Mutex<BTreeMap<PartitionName, FoundLog>>,
+    /// Directories of partitions that are gone, to be removed once their readers had time to finish.
+    doomed: Mutex<Vec<(semel_model::Timestamp, Arc<Directory>, PathBuf)>>,
+}
+
+/// What [`Partitions::new`] needs.
+pub(crate) struct Parts {
+    pub(crate) me: BrokerId,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) statics: Arc<StaticConfigs>,
+    pub(crate) metadata: Arc<MetadataCache>,
+    pub(crate) metrics: Arc<PartitionMetrics>,
+    /// Each with what was found in it.
+    pub(crate) directories: Vec<(Arc<Directory>, Opened)>,
+}
+
+impl Partitions {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let mut found = BTreeMap::new();
+        let mut directories = Vec::new();
+        for (directory, opened) in parts.directories {
+            for at in opened.partitions {
+                let name = at.name.clone();
+                let log = FoundLog {
+                    directory: directory.clone(),
+                    known: Known {
+                        recovery_point: opened.recovery_points.get(&name).copied(),
+                        log_start_offset: opened.log_starts.get(&name).copied().unwrap_or(Offset::ZERO),
+                        clean: opened.clean,
+                    },
+                    high_watermark: opened.high_watermarks.get(&name).copied().unwrap_or(Offset::ZERO),
+                    cleaned_to: opened.cleaned.get(&name).copied().unwrap_or(Offset::ZERO),
+                    at,
+                };
+                if let Some(other) = found.insert(name, log) {
+                    tracing::error!(
+                        partition = %other.at.name, left_alone = %other.at.path.display(),
+                        "partition is in two log directories, the later one is used"
+                    );
+                }
+            }
+            directories.push(directory);
+        }
+        Self {
+            me: parts.me,
+            clock: parts.clock,
+            entropy: parts.entropy,
+            statics: parts.statics,
+            metadata: parts.metadata,
+            metrics: parts.metrics,
+            directories,
+            hosted: ArcSwap::default(),
+            found: Mutex::new(found),
+            doomed: Mutex::default(),
+        }
+    }
+
+    /// The partition, for a request that names its topic.
+    ///
+    /// Errors: UNKNOWN_TOPIC_OR_PARTITION; NOT_LEADER_OR_FOLLOWER if another broker has it;
+    /// KAFKA_STORAGE_ERROR if its log could not be opened.
+    pub(crate) fn by_name(&self, topic: &str, partition: i32) -> Result<Arc<Partition>, Failure> {
+        let index = PartitionIndex(partition);
+        if let Some(found) = self.hosted.load().by_name.get(topic).and_then(|of_topic| of_topic.get(&index)) {
+            return Ok(found.clone());
+        }
+        let image = self.metadata.image();
+        let Some(known) = image.topic_by_name(topic) else { return Err(Failure::unknown_topic(topic)) };
+        Err(self.elsewhere(known, index))
+    }
+
+    /// The partition, for a request that names its topic by id. Errors: as [`by_name`](Self::by_name), and
+    /// UNKNOWN_TOPIC_ID.
+    pub(crate) fn by_id(&self, id: TopicPartition) -> Result<Arc<Partition>, Failure> {
+        if let Some(found) = self.hosted.load().by_id.get(&id) {
+            return Ok(found.clone());
+        }
+        let image = self.metadata.image();
+        let Some(known) = image.topic(id.topic) else {
+            return Err(Failure::new(ErrorCode::UnknownTopicId, format!("no topic with id {}", id.topic)));
+        };
+        Err(self.elsewhere(known, id.partition))
+    }
+
+    fn elsewhere(&self, topic: &Topic, index: PartitionIndex) -> Failure {
+        match topic.partition(index) {
+            None => Failure::unknown_partition(topic.name.as_str(), index.get()),
+            Some(state) if state.replicas.contains(&self.me) => Failure::new(
+                ErrorCode::KafkaStorageError,
+                format!("the log of {}-{index} is not available on this broker", topic.name),
+            ),
+            Some(_) => Failure::new(
+                ErrorCode::NotLeaderOrFollower,
+                format!("broker {} is no replica of {}-{index}", self.me, topic.name),
+            ),
+        }
+    }
+
+    /// Every open partition.
+    pub(crate) fn all(&self) -> Vec<Arc<Partition>> {
+        self.hosted.load().by_id.values().cloned().collect()
+    }
+
+    pub(crate) fn directories(&self) -> &[Arc<Directory>] {
+        &self.directories
+    }
+
+    /// Does what the step from `before` to `after` asks of this broker. Blocks: logs are opened and recovered.
+    pub(crate) fn follow(&self, before: &ClusterImage, after: &ClusterImage) {
+        let hosted: BTreeSet<TopicPartition> = self.hosted.load().by_id.keys().copied().collect();
+        let steps = steps(self.me, &changes_between(before, after), after, &hosted);
+        let to_host: Vec<TopicPartition> =
+            steps.iter().filter_map(|step| if let Step::Host(id) = step { Some(*id) } else { None }).collect();
+        self.host_all(&to_host, after);
+        for step in steps {
+            match step {
+                Step::Host(_) => {}
+                Step::TakeRole(id) => {
+                    if let (Some(partition), Some(state)) =
+                        (self.hosted.load().by_id.get(&id).cloned(), after.partition(id))
+                    {
+                        partition.take_role(self.me, state, self.clock.now());
+                    }
+                }
+                Step::Drop(id) => self.drop_partition(id),
+                Step::Reconfigure(topic) => self.reconfigure(topic, after),
+            }
+        }
+        if before.topic_count() == 0 && after.index() > before.index() {
+            self.drop_strays(after);
+        }
+    }
+
+    fn settings(&self, image: &ClusterImage, topic: &Topic) -> Arc<TopicSettings> {
+        Arc::new(TopicSettings::new(&resolve_topic(image, self.me, &self.statics, &topic.configs)))
+    }
+
+    fn host_all(&self, ids: &[TopicPartition], image: &ClusterImage) {
+        let mut settings: BTreeMap<TopicId, Arc<TopicSettings>> = BTreeMap::new();
+        let wanted: Vec<_> = ids
+            .iter()
+            .filter_map(|id| {
+                let topic = image.topic(id.topic)?;
+                let settings = settings.entry(id.topic).or_insert_with(|| self.settings(image, topic)).clone();
+                Some((*id, topic.name.clone(), settings))
+            })
+            .collect();
+        let host = |(id, topic, settings): &(TopicPartition, TopicName, Arc<TopicSettings>)| {
+            let opened = self.open(*id, topic, settings.clone());
+            if let Err(error) = &opened {
+                tracing::error!(partition = %format_args!("{topic}-{}", id.partition), error = format!("{error:#}"), "cannot open log");
+            }
+            opened.ok()
+        };
+        let opened: Vec<Partition> = if wanted.len() <= RECOVERY_THREADS {
+            wanted.iter().filter_map(host).collect()
+        } else {
+            // Recovery waits for the disk: a few at a time, each thread with its own share.
+            std::thread::scope(|scope| {
+                let share = wanted.len().div_ceil(RECOVERY_THREADS);
+                let threads: Vec<_> = wanted
+                    .chunks(share)
+                    .map(|share| scope.spawn(move || share.iter().filter_map(host).collect::<Vec<_>>()))
+                    .collect();
+                threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+            })
+        };
+        let mut hosted = Hosted::clone(&self.hosted.load());
+        for partition in opened {
+            hosted.insert(Arc::new(partition));
+        }
+        self.hosted.store(Arc::new(hosted));
+    }
+
+    /// Opens or creates the log of a partition, and builds its replica from what is in it.
+    fn open(
+        &self,
+        id: TopicPartition,
+        topic: &TopicName,
+        settings: Arc<TopicSettings>,
+    ) -> Result<Partition, anyhow::Error> {
+        let name = PartitionName { topic: topic.clone(), partition: id.partition };
+        let now = self.clock.now();
+        let found = self.found.lock().remove(&name);
+        let found = match found {
+            // Deleted and created again while this broker was away.
+            Some(old) if old.at.topic_id.is_some_and(|found| found != id.topic) => {
+                self.doom(&old.directory, &name)?;
+                None
+            }
+            other => other,
+        };
+        let (directory, known, high_watermark, cleaned_to) = match found {
+            Some(found) => (found.directory, found.known, found.high_watermark, found.cleaned_to),
+            None => {
+                let directory = self
+                    .directories
+                    .iter()
+                    .filter(|directory| !directory.dir.has_failed())
+                    .min_by_key(|directory| directory.dir.partition_count())
+                    .ok_or_else(|| anyhow::anyhow!("every log directory has failed"))?;
+                // Nothing is in a new one, so nothing has to be recovered.
+                let known = Known { recovery_point: Some(Offset::ZERO), log_start_offset: Offset::ZERO, clean: true };
+                (directory.clone(), known, Offset::ZERO, Offset::ZERO)
+            }
+        };
+        let at = directory.dir.create_partition(&name, id.topic)?;
+        let opened =
+            PartitionLog::open(directory.dir.disk().clone(), at.path, settings.log.clone(), known, now);
+        let (mut log, recovery) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                if let semel_log::ReadError::Storage(cause) = &error {
+                    directory.trouble(cause);
+                }
+                return Err(error.into());
+            }
+        };
+        log.set_cleaned_to(cleaned_to);
+        if recovery.truncated_bytes > 0 {
+            tracing::warn!(
+                partition = %name, bytes = recovery.truncated_bytes, log_end_offset = %log.log_end_offset(),
+                "cut a torn tail that was never acknowledged"
+            );
+        }
+        if let Some(lost) = recovery.lost {
+            tracing::error!(partition = %name, from = %lost.start, to = %lost.end, "offsets that were on stable storage are gone");
+        }
+        if recovery.rebuilt_indexes > 0 {
+            tracing::info!(partition = %name, segments = recovery.rebuilt_indexes, "built indexes anew");
+        }
+        let config = partition_config(&settings);
+        let recovered = RecoveredLog {
+            log_start_offset: log.log_start_offset(),
+            log_end_offset: log.log_end_offset(),
+            high_watermark,
+            flushed_end: log.flushed_end(),
+        };
+        let ProducersAt { entries, offset } = log.producers();
+        let mut replica = Replica::recovered(self.me, config, recovered, &entries, now);
+        for header in log.headers_before(offset, RECALL_BYTES)?.iter().rev() {
+            replica.recall(header);
+        }
+        log.replay(offset, &mut |header, control| {
+            let marker = match &control {
+                Some(ControlRecord::EndTransaction(marker)) => Some(marker),
+                _ => None,
+            };
+            replica.replay(header, marker, now);
+        })?;
+        Ok(Partition::new(id, topic.clone(), directory, settings, self.metrics.clone(), replica, log))
+    }
+
+    fn reconfigure(&self, topic: TopicId, image: &ClusterImage) {
+        let Some(known) = image.topic(topic) else { return };
+        let settings = self.settings(image, known);
+        let config = partition_config(&settings);
+        for partition in self.all().into_iter().filter(|partition| partition.id.topic == topic) {
+            partition.reconfigure(settings.clone(), config);
+            // What waited for a sync under the old durability must not wait for the next append.
+            partition.directory.flusher.enqueue(&partition);
+        }
+    }
+
+    fn drop_partition(&self, id: TopicPartition) {
+        let mut hosted = Hosted::clone(&self.hosted.load());
+        let Some(partition) = hosted.remove(id) else { return };
+        self.hosted.store(Arc::new(hosted));
+        partition.retire();
+        let name = PartitionName { topic: partition.topic.clone(), partition: id.partition };
+        if let Err(error) = self.doom(&partition.directory, &name) {
+            tracing::warn!(partition = %name, error = format!("{error:#}"), "cannot remove log");
+        }
+    }
+
+    /// Renames a partition's directory, to be removed later.
+    fn doom(&self, directory: &Arc<Directory>, name: &PartitionName) -> Result<(), anyhow::Error> {
+        let path = directory.dir.doom_partition(name, self.entropy.uuid().as_u128())?;
+        // The checkpoints must not speak of it any more when its name is used again.
+        self.checkpoint(directory);
+        const DELAY: semel_model::Millis = semel_model::Millis(60_000);
+        self.doomed.lock().push((self.clock.now().plus(DELAY), directory.clone(), path));
+        Ok(())
+    }
+
+    /// Writes what a start needs to know of the logs in a directory and can't read from them. A failure costs that
+    /// start time, nothing else.
+    pub(crate) fn checkpoint(&self, directory: &Arc<Directory>) {
+        if directory.dir.has_failed() {
+            return;
+        }
+        let mut points = Checkpoints::default();
+        for (name, log) in &*self.found.lock() {
+            if Arc::ptr_eq(&log.directory, directory) {
+                if let Some(point) = log.known.recovery_point {
+                    points.recovery_points.insert(name.clone(), point);
+                }
+                points.log_starts.insert(name.clone(), log.known.log_start_offset);
+                points.high_watermarks.insert(name.clone(), log.high_watermark);
+                points.cleaned.insert(name.clone(), log.cleaned_to);
+            }
+        }
+        for partition in self.all() {
+            if Arc::ptr_eq(&partition.directory, directory) {
+                let name = PartitionName { topic: partition.topic.clone(), partition: partition.id.partition };
+                partition.tend(|replica, log| {
+                    points.recovery_points.insert(name.clone(), log.flushed_end());
+                    points.log_starts.insert(name.clone(), log.log_start_offset());
+                    points.high_watermarks.insert(name.clone(), replica.high_watermark());
+                    points.cleaned.insert(name, log.cleaned_to());
+                });
+            }
+        }
+        let dir = &directory.dir;
+        let written = dir
+            .write_log_starts(&points.log_starts)
+            .and_then(|()| dir.write_recovery_points(&points.recovery_points))
+            .and_then(|()| dir.write_high_watermarks(&points.high_watermarks))
+            .and_then(|()| dir.write_cleaned(&points.cleaned));
+        if let Err(error) = written {
+            directory.trouble(&error);
+        }
+    }
+
+    /// Ends every log in order: what is in it is synced and indexed, so that the next start reads nothing.
+    pub(crate) fn close(&self, broker_epoch: semel_model::BrokerEpoch) {
+        let mut dirty: BTreeSet<PathBuf> = BTreeSet::new();
+        for partition in self.all() {
+            let closed = partition.tend(|replica, log| {
+                let closed = log.close(&replica.snapshot_producers());
+                replica.flushed(log.flushed_end());
+                closed
+            });
+            if let Err(error) = closed {
+                tracing::error!(partition = partition.name(), error = chain(&error), "cannot close log");
+                dirty.insert(partition.directory.dir.path().to_owned());
+            }
+        }
+        for directory in &self.directories {
+            self.checkpoint(directory);
+            if dirty.contains(directory.dir.path()) || directory.dir.has_failed() {
+                continue;
+            }
+            if let Err(error) = directory.dir.mark_clean(broker_epoch) {
+                tracing::warn!(error = chain(&error), "cannot mark the log directory as cleanly ended");
+            }
+        }
+    }
+
+    /// Removes logs on disk whose topics are not in the cluster any more: they were deleted while this broker was
+    /// away. A log whose topic id is not known is left alone.
+    fn drop_strays(&self, image: &ClusterImage) {
+        let found = std::mem::take(&mut *self.found.lock());
+        for (name, log) in found {
+            match log.at.topic_id {
+                Some(id) if image.topic(id).is_none_or(|topic| topic.partition(name.partition).is_none()) => {
+                    tracing::info!(partition = %name, topic_id = %id, "topic was deleted while this broker was away");
+                    if let Err(error) = self.doom(&log.directory, &name) {
+                        tracing::warn!(partition = %name, error = format!("{error:#}"), "cannot remove log");
+                    }
+                }
+                _ => tracing::warn!(partition = %name, path = %log.at.path.display(), "log is nobody's, left alone"),
+            }
+        }
+    }
+
+    /// Removes directories of dropped partitions whose time has come.
+    pub(crate) fn remove_doomed(&self) {
+        let now = self.clock.now();
+        let due: Vec<_> = self.doomed.lock().extract_if(.., |(at, _, _)| *at <= now).collect();
+        for (_, directory, path) in due {
+            if let Err(error) = directory.dir.remove_doomed(&path) {
+                tracing::warn!(error = chain(&error), "cannot remove a deleted partition, the next start will");
+            }
+        }
+    }
+
+    pub(crate) fn describe_directories(&self) -> Vec<DirectoryInfo> {
+        let partitions = self.all();
+        self.directories
+            .iter()
+            .map(|directory| {
+                let replicas = partitions
+                    .iter()
+                    .filter(|partition| Arc::ptr_eq(&partition.directory, directory))
+                    .map(|partition| {
+                        let watermarks = partition.watermarks();
+                        ReplicaInfo {
+                            topic: partition.topic.clone(),
+                            partition: partition.id.partition,
+                            size_bytes: partition.size_in_bytes(),
+                            log_start_offset: watermarks.log_start_offset,
+                            high_watermark: watermarks.high_watermark,
+                            log_end_offset: watermarks.log_end_offset,
+                        }
+                    })
+                    .collect();
+                let space = directory.dir.space();
+                let failure = if directory.dir.has_failed() {
+                    Some(Failure::new(ErrorCode::KafkaStorageError, "the log directory failed"))
+                } else {
+                    space.as_ref().err().map(|error| Failure::new(ErrorCode::KafkaStorageError, chain(error)))
+                };
+                let (total_bytes, usable_bytes) = space.map_or((0, 0), |space| (space.total, space.free));
+                DirectoryInfo { path: directory.dir.path().to_owned(), total_bytes, usable_bytes, failure, replicas }
+            })
+            .collect()
+    }
+}
+
+fn partition_config(settings: &TopicSettings) -> semel_partition::Config {
+    semel_partition::Config {
+        durability: settings.durability,
+        min_insync_replicas: settings.min_insync_replicas,
+        ..semel_partition::Config::default()
+    }
+}

@@ -1,0 +1,198 @@
+//! Walking the batches of a segment's file, and what its indexes must say about them.
+
+use std::io;
+
+use semel_env::DiskFile;
+use semel_model::{Offset, Timestamp};
+use semel_record::{BatchError, BatchHeader, LOG_OVERHEAD};
+
+use crate::index::{OffsetEntry, TimeEntry, relative};
+
+/// Read at once while walking headers: with small batches this holds many of them, with large ones it costs no more
+/// than the header alone.
+const CHUNK: usize = 4096;
+/// Read at once while checking checksums.
+pub(crate) const CRC_CHUNK: usize = 128 << 10;
+/// Where the bytes under a batch's checksum begin.
+const CRC_START: u64 = 21;
+
+/// Why a walk stopped before the end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The disk refused.
+    Io(io::Error),
+    /// What stands at this position is no whole, valid batch.
+    Bad { position: u32, cause: BatchError },
+}
+
+/// Walks batch headers in `position..end` of a file.
+pub(crate) struct Headers<'a, F> {
+    file: &'a F,
+    position: u32,
+    end: u32,
+    chunk: [u8; CHUNK],
+    chunk_start: u32,
+    chunk_len: usize,
+}
+
+impl<'a, F: DiskFile> Headers<'a, F> {
+    pub(crate) fn new(file: &'a F, position: u32, end: u32) -> Self {
+        Self { file, position, end, chunk: [0; CHUNK], chunk_start: 0, chunk_len: 0 }
+    }
+
+    /// Where the next batch starts.
+    pub(crate) fn position(&self) -> u32 {
+        self.position
+    }
+
+    /// The next batch's position and header; `None` at the end. Errors leave the walk where it is.
+    pub(crate) fn next(&mut self) -> Result<Option<(u32, BatchHeader)>, Stop> {
+        let at = self.position;
+        let left = (self.end - at) as usize;
+        if left == 0 {
+            return Ok(None);
+        }
+        let skip = at.checked_sub(self.chunk_start).map_or(CHUNK, |skip| skip as usize);
+        let bytes = match self.chunk[..self.chunk_len].get(skip..) {
+            Some(bytes) if bytes.len() >= BatchHeader::SIZE => bytes,
+            _ => {
+                let wanted = left.min(CHUNK);
+                self.chunk_len = 0;
+                self.file.read_exact_at(&mut self.chunk[..wanted], u64::from(at)).map_err(|cause| {
+                    match cause.kind() {
+                        // The file is shorter than it was: a damaged segment, not a broken disk.
+                        io::ErrorKind::UnexpectedEof => Stop::Bad {
+                            position: at,
+                            cause: BatchError::Truncated { needed: wanted, available: 0 },
+                        },
+                        _ => Stop::Io(cause),
+                    }
+                })?;
+                self.chunk_start = at;
+                self.chunk_len = wanted;
+                &self.chunk[..wanted]
+            }
+        };
+        let bad = |cause| Stop::Bad { position: at, cause };
+        let header = BatchHeader::parse(bytes).map_err(bad)?;
+        let size = header.size_in_bytes();
+        if size > left {
+            return Err(bad(BatchError::Truncated { needed: size, available: left }));
+        }
+        // A batch is at most 2 GiB and `left` an u32, so this can't overflow.
+        self.position = at + size as u32;
+        Ok(Some((at, header)))
+    }
+}
+
+/// Checks the CRC of the batch at `position` without holding it in memory; `buffer` is scratch.
+pub(crate) fn crc_matches<F: DiskFile>(
+    file: &F,
+    position: u32,
+    header: &BatchHeader,
+    buffer: &mut Vec<u8>,
+) -> io::Result<bool> {
+    buffer.resize(CRC_CHUNK, 0);
+    let end = u64::from(position) + LOG_OVERHEAD as u64 + u64::from(header.length.unsigned_abs());
+    let mut at = u64::from(position) + CRC_START;
+    let mut crc = 0;
+    while at < end {
+        let count = usize::try_from(end - at).unwrap_or(CRC_CHUNK).min(CRC_CHUNK);
+        file.read_exact_at(&mut buffer[..count], at)?;
+        crc = crc32c::crc32c_append(crc, &buffer[..count]);
+        at += count as u64;
+    }
+    Ok(crc == header.crc)
+}
+
+/// The largest timestamp of some batches and the last offset of the first batch that has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MaxTimestamp {
+    pub timestamp: Timestamp,
+    pub offset: Offset,
+}
+
+impl MaxTimestamp {
+    pub(crate) const NONE: Self = Self { timestamp: Timestamp::NONE, offset: Offset(-1) };
+
+    pub(crate) fn add(&mut self, header: &BatchHeader) {
+        // A batch that compaction emptied keeps its timestamps, but no record has them.
+        if header.max_timestamp > self.timestamp && header.record_count > 0 {
+            *self = Self { timestamp: header.max_timestamp, offset: header.last_offset() };
+        }
+    }
+}
+
+/// Which index entries a segment's batches call for. Appending, recovery and compaction all go through this, so that
+/// indexes built in any of these ways are the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tally {
+    pub base_offset: Offset,
+    pub interval_bytes: u32,
+    pub bytes_since_entry: u32,
+    pub max: MaxTimestamp,
+    /// The largest timestamp of the first batch; the segment's age counts from it.
+    pub first_timestamp: Option<Timestamp>,
+    pub next_offset: Offset,
+}
+
+impl Tally {
+    pub(crate) fn new(base_offset: Offset, interval_bytes: u32) -> Self {
+        Self {
+            base_offset,
+            interval_bytes,
+            bytes_since_entry: 0,
+            max: MaxTimestamp::NONE,
+            first_timestamp: None,
+            next_offset: base_offset,
+        }
+    }
+
+    /// Takes in the batch at `position` and says which entry the offset index gets for it, if any; then
+    /// [`time_entry`](Self::time_entry) is due too.
+    pub(crate) fn add(&mut self, position: u32, header: &BatchHeader) -> Option<OffsetEntry> {
+        self.max.add(header);
+        if self.first_timestamp.is_none() && header.max_timestamp >= Timestamp(0) {
+            self.first_timestamp = Some(header.max_timestamp);
+        }
+        self.next_offset = header.next_offset();
+        let due = self.bytes_since_entry > self.interval_bytes;
+        let size = u32::try_from(header.size_in_bytes()).unwrap_or(u32::MAX);
+        self.bytes_since_entry = if due { size } else { self.bytes_since_entry.saturating_add(size) };
+        let relative = relative(self.base_offset, header.last_offset()).filter(|_| due)?;
+        Some(OffsetEntry { relative, position })
+    }
+
+    /// The entry that the time index gets now, unless `last` says it all already.
+    pub(crate) fn time_entry(&self, last: Option<TimeEntry>) -> Option<TimeEntry> {
+        let newer = last.map_or(Timestamp::NONE, |last| last.timestamp) < self.max.timestamp;
+        let relative = relative(self.base_offset, self.max.offset).filter(|_| newer)?;
+        Some(TimeEntry { timestamp: self.max.timestamp, relative })
+    }
+}
+
+/// Both indexes of a segment, in memory, with the tally that made them.
+#[derive(Clone, Debug)]
+pub(crate) struct Indexed {
+    pub tally: Tally,
+    pub index: Vec<OffsetEntry>,
+    pub times: Vec<TimeEntry>,
+}
+
+impl Indexed {
+    pub(crate) fn new(base_offset: Offset, interval_bytes: u32) -> Self {
+        Self { tally: Tally::new(base_offset, interval_bytes), index: Vec::new(), times: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, position: u32, header: &BatchHeader) {
+        if let Some(entry) = self.tally.add(position, header) {
+            self.index.push(entry);
+            self.times.extend(self.tally.time_entry(self.times.last().copied()));
+        }
+    }
+
+    /// What a closed segment's time index ends with.
+    pub(crate) fn finish(&mut self) {
+        self.times.extend(self.tally.time_entry(self.times.last().copied()));
+    }
+}

@@ -1,0 +1,395 @@
+//! Kafka's broker settings that Semel has, with the defaults of Kafka 4.
+
+use super::{Bound, Change, ConfigDef, Kind};
+
+const MAX: i64 = i64::MAX;
+const INT: i64 = i32::MAX as i64;
+
+const fn dynamic(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    bound: Bound,
+    doc: &'static str,
+) -> ConfigDef {
+    ConfigDef { name, kind, default, bound, change: Change::Dynamic, broker_defaults: &[], doc }
+}
+
+const fn read_only(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    bound: Bound,
+    doc: &'static str,
+) -> ConfigDef {
+    ConfigDef { name, kind, default, bound, change: Change::ReadOnly, broker_defaults: &[], doc }
+}
+
+/// The default of a setting whose stronger synonym is unset: Kafka's null.
+const UNSET: &str = "";
+
+/// A number that may be left unset.
+const fn unset(name: &'static str, change: Change, doc: &'static str) -> ConfigDef {
+    ConfigDef { name, kind: Kind::String, default: UNSET, bound: Bound::Any, change, broker_defaults: &[], doc }
+}
+
+/// Every broker setting, by name.
+pub const BROKER_CONFIGS: &[ConfigDef] = &[
+    read_only("advertised.listeners", Kind::String, "", Bound::Any, "Where Kafka clients are told to connect."),
+    read_only(
+        "auto.create.topics.enable",
+        Kind::Boolean,
+        "true",
+        Bound::Any,
+        "Whether a topic is created when a client asks for it.",
+    ),
+    read_only(
+        "auto.leader.rebalance.enable",
+        Kind::Boolean,
+        "true",
+        Bound::Any,
+        "Whether leadership goes back to the preferred replica.",
+    ),
+    read_only(
+        "broker.heartbeat.interval.ms",
+        Kind::Int,
+        "2000",
+        Bound::Range(1, INT),
+        "How often a broker's heartbeat reaches the controller.",
+    ),
+    read_only("broker.id", Kind::Int, "-1", Bound::Any, "The broker's id: see node.id."),
+    read_only("broker.rack", Kind::String, "", Bound::Any, "Where the broker stands, for placement."),
+    read_only(
+        "broker.session.timeout.ms",
+        Kind::Int,
+        "9000",
+        Bound::Range(1, INT),
+        "After how long without a heartbeat a broker is fenced.",
+    ),
+    dynamic(
+        "compression.gzip.level",
+        Kind::Int,
+        "-1",
+        Bound::MinusOneOr(1, 9),
+        "The level used when the broker compresses with gzip.",
+    ),
+    dynamic(
+        "compression.lz4.level",
+        Kind::Int,
+        "9",
+        Bound::Range(1, 17),
+        "The level used when the broker compresses with lz4.",
+    ),
+    dynamic(
+        "compression.type",
+        Kind::String,
+        "producer",
+        Bound::OneOf(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]),
+        "The codec batches are stored with; `producer` keeps what the producer chose.",
+    ),
+    dynamic(
+        "compression.zstd.level",
+        Kind::Int,
+        "3",
+        Bound::Range(-131_072, 22),
+        "The level used when the broker compresses with zstd.",
+    ),
+    read_only(
+        "connections.max.idle.ms",
+        Kind::Long,
+        "600000",
+        Bound::Any,
+        "After how long an idle connection is closed.",
+    ),
+    read_only(
+        "controlled.shutdown.enable",
+        Kind::Boolean,
+        "true",
+        Bound::Any,
+        "Whether leaderships are handed over before a broker stops.",
+    ),
+    read_only(
+        "default.replication.factor",
+        Kind::Int,
+        "1",
+        Bound::Range(1, 32_767),
+        "How many replicas a topic gets when nothing else is said.",
+    ),
+    read_only("delete.topic.enable", Kind::Boolean, "true", Bound::Any, "Whether topics may be deleted."),
+    read_only(
+        "fetch.max.bytes",
+        Kind::Int,
+        "57671680",
+        Bound::Range(1024, INT),
+        "The most bytes in one fetch response.",
+    ),
+    read_only("listeners", Kind::String, "", Bound::Any, "Where the broker listens for Kafka clients."),
+    dynamic(
+        "log.cleaner.delete.retention.ms",
+        Kind::Long,
+        "86400000",
+        Bound::Range(0, MAX),
+        "How long tombstones stay in a compacted topic after they were cleaned.",
+    ),
+    dynamic(
+        "log.cleaner.max.compaction.lag.ms",
+        Kind::Long,
+        "9223372036854775807",
+        Bound::Range(1, MAX),
+        "After how long a record must have been open to compaction.",
+    ),
+    dynamic(
+        "log.cleaner.min.cleanable.ratio",
+        Kind::Double,
+        "0.5",
+        Bound::Ratio(0.0, 1.0),
+        "Which part of a compacted log must be uncleaned before it is cleaned.",
+    ),
+    dynamic(
+        "log.cleaner.min.compaction.lag.ms",
+        Kind::Long,
+        "0",
+        Bound::Range(0, MAX),
+        "How long a record stays closed to compaction.",
+    ),
+    dynamic(
+        "log.cleanup.policy",
+        Kind::List,
+        "delete",
+        Bound::OneOf(&["compact", "delete"]),
+        "What happens to old segments of topics that do not say.",
+    ),
+    read_only("log.dirs", Kind::List, "", Bound::Any, "The directories that hold the log."),
+    dynamic(
+        "log.flush.interval.messages",
+        Kind::Long,
+        "9223372036854775807",
+        Bound::Range(1, MAX),
+        "With `semel.durability=interval`: after how many records a log is synced.",
+    ),
+    unset(
+        "log.flush.interval.ms",
+        Change::Dynamic,
+        "With `semel.durability=interval`: after how long a log is synced.",
+    ),
+    read_only(
+        "log.flush.scheduler.interval.ms",
+        Kind::Long,
+        "9223372036854775807",
+        Bound::Any,
+        "The default of log.flush.interval.ms.",
+    ),
+    dynamic(
+        "log.index.interval.bytes",
+        Kind::Int,
+        "4096",
+        Bound::Range(0, INT),
+        "How many bytes of log lie between two index entries.",
+    ),
+    dynamic(
+        "log.index.size.max.bytes",
+        Kind::Int,
+        "10485760",
+        Bound::Range(4, INT),
+        "The largest size of a segment's offset index.",
+    ),
+    dynamic(
+        "log.message.timestamp.after.max.ms",
+        Kind::Long,
+        "3600000",
+        Bound::Range(0, MAX),
+        "How far a record's time may lie in the future of the broker's.",
+    ),
+    dynamic(
+        "log.message.timestamp.before.max.ms",
+        Kind::Long,
+        "9223372036854775807",
+        Bound::Range(0, MAX),
+        "How far a record's time may lie in the past of the broker's.",
+    ),
+    dynamic(
+        "log.message.timestamp.type",
+        Kind::String,
+        "CreateTime",
+        Bound::OneOf(&["CreateTime", "LogAppendTime"]),
+        "Whether records carry the producer's time or the broker's.",
+    ),
+    dynamic(
+        "log.preallocate",
+        Kind::Boolean,
+        "false",
+        Bound::Any,
+        "Whether a new segment's file gets its full size at once.",
+    ),
+    dynamic(
+        "log.retention.bytes",
+        Kind::Long,
+        "-1",
+        Bound::Range(-1, MAX),
+        "How many bytes a partition keeps; -1 is no limit.",
+    ),
+    read_only(
+        "log.retention.check.interval.ms",
+        Kind::Long,
+        "300000",
+        Bound::Range(1, MAX),
+        "How often old segments are looked for.",
+    ),
+    read_only(
+        "log.retention.hours",
+        Kind::Int,
+        "168",
+        Bound::Range(-1, INT),
+        "How long a partition keeps records; weaker than log.retention.minutes and .ms.",
+    ),
+    unset(
+        "log.retention.minutes",
+        Change::ReadOnly,
+        "How long a partition keeps records; weaker than log.retention.ms.",
+    ),
+    unset("log.retention.ms", Change::Dynamic, "How long a partition keeps records; -1 is no limit."),
+    read_only(
+        "log.roll.hours",
+        Kind::Int,
+        "168",
+        Bound::Range(1, INT),
+        "After how long a new segment is begun; weaker than log.roll.ms.",
+    ),
+    read_only(
+        "log.roll.jitter.hours",
+        Kind::Int,
+        "0",
+        Bound::Range(0, INT),
+        "What is taken off the roll time at random; weaker than log.roll.jitter.ms.",
+    ),
+    unset("log.roll.jitter.ms", Change::Dynamic, "What is taken off the roll time at random."),
+    unset("log.roll.ms", Change::Dynamic, "After how long a new segment is begun, full or not."),
+    dynamic(
+        "log.segment.bytes",
+        Kind::Int,
+        "1073741824",
+        Bound::Range(1_048_576, INT),
+        "At which size a new segment is begun.",
+    ),
+    dynamic(
+        "log.segment.delete.delay.ms",
+        Kind::Long,
+        "60000",
+        Bound::Range(0, MAX),
+        "How long a removed segment's file stays on disk.",
+    ),
+    read_only(
+        "max.connections",
+        Kind::Int,
+        "2147483647",
+        Bound::Range(0, INT),
+        "How many Kafka connections the broker keeps.",
+    ),
+    read_only(
+        "max.connections.per.ip",
+        Kind::Int,
+        "2147483647",
+        Bound::Range(0, INT),
+        "How many Kafka connections one address may have.",
+    ),
+    read_only(
+        "max.incremental.fetch.session.cache.slots",
+        Kind::Int,
+        "1000",
+        Bound::Range(0, INT),
+        "How many incremental fetch sessions are kept.",
+    ),
+    dynamic(
+        "message.max.bytes",
+        Kind::Int,
+        "1048588",
+        Bound::Range(0, INT),
+        "The largest record batch accepted, after compression.",
+    ),
+    dynamic(
+        "min.insync.replicas",
+        Kind::Int,
+        "1",
+        Bound::Range(1, INT),
+        "How many replicas must be in sync for acks=all to be accepted.",
+    ),
+    read_only("node.id", Kind::Int, "-1", Bound::Any, "The node's id."),
+    read_only(
+        "num.partitions",
+        Kind::Int,
+        "1",
+        Bound::Range(1, INT),
+        "How many partitions a topic gets when nothing else is said.",
+    ),
+    read_only(
+        "offsets.topic.num.partitions",
+        Kind::Int,
+        "50",
+        Bound::Range(1, INT),
+        "How many partitions the topic of committed offsets has.",
+    ),
+    read_only(
+        "offsets.topic.replication.factor",
+        Kind::Int,
+        "3",
+        Bound::Range(1, 32_767),
+        "How many replicas the topic of committed offsets has.",
+    ),
+    read_only("process.roles", Kind::List, "broker", Bound::Any, "What this node is."),
+    dynamic(
+        "producer.id.expiration.ms",
+        Kind::Int,
+        "86400000",
+        Bound::Range(1, INT),
+        "After how long a partition forgets an idle producer.",
+    ),
+    read_only(
+        "queued.max.request.bytes",
+        Kind::Long,
+        "-1",
+        Bound::Range(-1, MAX),
+        "How many bytes of requests may wait before connections are no longer read.",
+    ),
+    dynamic(
+        "semel.durability",
+        Kind::String,
+        "fsync",
+        Bound::OneOf(&["fsync", "interval", "os"]),
+        "When a record counts as stored, for topics that do not say.",
+    ),
+    read_only(
+        "socket.request.max.bytes",
+        Kind::Int,
+        "104857600",
+        Bound::Range(1, INT),
+        "The largest request accepted.",
+    ),
+    read_only(
+        "transaction.max.timeout.ms",
+        Kind::Int,
+        "900000",
+        Bound::Range(1, INT),
+        "The longest transaction timeout a producer may ask for.",
+    ),
+    read_only(
+        "transaction.state.log.num.partitions",
+        Kind::Int,
+        "50",
+        Bound::Range(1, INT),
+        "How many partitions the topic of transactions has.",
+    ),
+    read_only(
+        "transaction.state.log.replication.factor",
+        Kind::Int,
+        "3",
+        Bound::Range(1, 32_767),
+        "How many replicas the topic of transactions has.",
+    ),
+    dynamic(
+        "unclean.leader.election.enable",
+        Kind::Boolean,
+        "false",
+        Bound::Any,
+        "Whether a replica that is not in sync may lead when no other can: records may be lost.",
+    ),
+];
