@@ -13,3 +13,4 @@ mod dump_log;
 mod kill;
 mod lifecycle;
 mod protocol;
+mod versions;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use imbl::OrdMap;
 use semel_metadata::{Change, ClusterImage};
-use semel_model::{BrokerId, TopicId, TopicPartition};
+use semel_model::{BrokerId, PartitionIndex, TopicId, TopicPartition};
 
 /// One thing to do, in the order given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,27 +20,29 @@ pub(crate) enum Step {
 }
 
 /// The steps from the changes to `after`. `hosted`: what this broker has open.
-pub(crate) fn steps(
+pub(crate) fn steps<P: Clone>(
     me: BrokerId,
     changes: &[Change],
     after: &ClusterImage,
-    hosted: &BTreeSet<TopicPartition>,
+    hosted: &OrdMap<TopicPartition, P>,
 ) -> Vec<Step> {
     let mut steps = Vec::new();
     for change in changes {
         match change {
             Change::TopicRemoved { id, .. } => {
-                steps.extend(hosted.iter().filter(|partition| partition.topic == *id).map(|one| Step::Drop(*one)));
+                let first = TopicPartition { topic: *id, partition: PartitionIndex(0) };
+                let of_topic = hosted.range(first..).map(|(one, _)| *one).take_while(|one| one.topic == *id);
+                steps.extend(of_topic.map(Step::Drop));
             }
             Change::Partition(id) => match after.partition(*id) {
                 Some(state) if state.replicas.contains(&me) => {
-                    if !hosted.contains(id) {
+                    if !hosted.contains_key(id) {
                         steps.push(Step::Host(*id));
                     }
                     steps.push(Step::TakeRole(*id));
                 }
                 Some(_) | None => {
-                    if hosted.contains(id) {
+                    if hosted.contains_key(id) {
                         steps.push(Step::Drop(*id));
                     }
                 }
@@ -59,15 +62,15 @@ pub(crate) fn steps(
     steps
 }
 
-fn reconfigure_all(hosted: &BTreeSet<TopicPartition>, steps: &mut Vec<Step>) {
-    let topics: BTreeSet<TopicId> = hosted.iter().map(|partition| partition.topic).collect();
+fn reconfigure_all<P: Clone>(hosted: &OrdMap<TopicPartition, P>, steps: &mut Vec<Step>) {
+    let topics: BTreeSet<TopicId> = hosted.keys().map(|partition| partition.topic).collect();
     steps.extend(topics.into_iter().map(Step::Reconfigure));
 }
 
 #[cfg(test)]
 mod tests {
     use semel_metadata::{PartitionState, Record, changes_between};
-    use semel_model::{LeaderEpoch, MetadataIndex, PartitionEpoch, PartitionIndex, TopicName};
+    use semel_model::{LeaderEpoch, MetadataIndex, PartitionEpoch, TopicName};
 
     use super::*;
 
@@ -96,10 +99,10 @@ mod tests {
         for record in [topic, place(0, &[ME], 0), place(1, &[BrokerId(2)], 0)] {
             new.apply(MetadataIndex(1), &record);
         }
-        let mut hosted = BTreeSet::new();
+        let mut hosted = OrdMap::new();
         let first = steps(ME, &changes_between(&old, &new), &new, &hosted);
         assert_eq!(first, [Step::Host(id(0)), Step::TakeRole(id(0))]);
-        hosted.insert(id(0));
+        hosted.insert(id(0), ());
 
         let mut moved = new.clone();
         moved.apply(MetadataIndex(2), &place(0, &[BrokerId(2)], 1));

@@ -3,6 +3,7 @@
 //! What to keep is [`semel_log`]'s decision; a partition's lock is held only to look and to put the result in place.
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc,
@@ -14,6 +15,7 @@ use std::{
 
 use semel_env::{Entropy, RealDisk};
 use semel_log::{CleanError, CleanPlan, CleanRequest};
+use semel_model::{Millis, Timestamp, TopicPartition};
 
 use crate::{
     directory::{Attention, Call},
@@ -28,6 +30,9 @@ const BACKOFF: Duration = Duration::from_secs(15);
 /// Memory for keys: at 24 bytes each, a million and more in one run. Kafka's default is 128 MiB, held for ever; this
 /// is allocated for the length of a run.
 const MAP_BYTES_MAX: usize = 32 << 20;
+
+/// How long a log that could not be cleaned is left alone.
+const REST_AFTER_ERROR: Millis = Millis(3_600_000);
 
 /// The thread.
 pub(crate) struct Cleaner {
@@ -46,8 +51,9 @@ impl Cleaner {
         let stopping = Arc::new(AtomicBool::new(false));
         let (called, stop) = (attention.clone(), stopping.clone());
         let thread = std::thread::Builder::new().name("cleaner".to_owned()).spawn(move || {
+            let mut resting = BTreeMap::new();
             loop {
-                let cleaned = clean_one(&node, &metrics, &*entropy, &stop);
+                let cleaned = clean_one(&node, &metrics, &*entropy, &stop, &mut resting);
                 if !cleaned && called.wait(BACKOFF).stop {
                     return;
                 }
@@ -70,16 +76,28 @@ impl Cleaner {
 }
 
 /// Whether anything was cleaned.
-fn clean_one(node: &Node, metrics: &PartitionMetrics, entropy: &dyn Entropy, stop: &AtomicBool) -> bool {
+fn clean_one(
+    node: &Node,
+    metrics: &PartitionMetrics,
+    entropy: &dyn Entropy,
+    stop: &AtomicBool,
+    resting: &mut BTreeMap<TopicPartition, Timestamp>,
+) -> bool {
+    let now = node.clock.now();
+    resting.retain(|_, until| *until > now);
     let mut best: Option<(Arc<Partition>, CleanPlan<RealDisk>)> = None;
     for partition in node.partitions.all() {
         let settings = partition.settings();
-        if !settings.log.cleanup_policy.compact || partition.directory.dir.has_failed() {
+        if !settings.log.cleanup_policy.compact
+            || partition.directory.dir.has_failed()
+            || resting.contains_key(&partition.id)
+        {
             continue;
         }
+        // Most logs have nothing new in a closed segment: that is told without a look at their producers.
+        let closed = partition.tend(|_, log| log.segments().last().is_some_and(|active| active > log.cleaned_to()));
         // Only what is on stable storage is cleaned, whatever the topic's durability.
-        if let Err(error) = partition.flush() {
-            partition.directory.trouble(&error);
+        if closed != Some(true) || partition.flush().is_err() {
             continue;
         }
         let plan = partition.tend(|replica, log| {
@@ -92,6 +110,7 @@ fn clean_one(node: &Node, metrics: &PartitionMetrics, entropy: &dyn Entropy, sto
                 force: false,
             })
         });
+        let Some(plan) = plan else { continue };
         match plan {
             Ok(Some(plan)) if best.as_ref().is_none_or(|(_, other)| plan.dirty_ratio() > other.dirty_ratio()) => {
                 best = Some((partition, plan));
@@ -101,19 +120,23 @@ fn clean_one(node: &Node, metrics: &PartitionMetrics, entropy: &dyn Entropy, sto
         }
     }
     let Some((partition, plan)) = best else { return false };
-    let cleaned = match plan.run(&mut || !stop.load(Ordering::Relaxed)) {
+    let cleaned = match plan.run(&mut || !stop.load(Ordering::Relaxed) && !partition.is_retired()) {
         Ok(cleaned) => cleaned,
         Err(CleanError::Stopped) => return false,
+        Err(_) if partition.is_retired() => return true,
         Err(error) => {
             if let CleanError::Storage(cause) = &error {
                 partition.directory.trouble(cause);
             }
-            tracing::warn!(partition = partition.name(), error = chain(&error), "compaction gave up");
-            return false;
+            tracing::warn!(partition = partition.name(), error = chain(&error), "compaction gave up, tried again later");
+            // It would be the dirtiest again, and no other log would ever be cleaned.
+            resting.insert(partition.id, now.plus(REST_AFTER_ERROR));
+            return true;
         }
     };
     match partition.tend(|_, log| log.install_cleaned(cleaned)) {
-        Ok(stats) => {
+        None => true,
+        Some(Ok(stats)) => {
             metrics.compacted_bytes.inc_by(stats.bytes_read.saturating_sub(stats.bytes_written));
             tracing::info!(
                 partition = partition.name(), bytes_before = stats.bytes_read, bytes_after = stats.bytes_written,
@@ -122,7 +145,7 @@ fn clean_one(node: &Node, metrics: &PartitionMetrics, entropy: &dyn Entropy, sto
             partition.directory.checkpoint_soon();
             true
         }
-        Err(error) => {
+        Some(Err(error)) => {
             partition.directory.trouble(&error);
             false
         }

@@ -7,15 +7,18 @@ use std::sync::{
 
 use parking_lot::{Condvar, Mutex};
 use semel_env::RealDisk;
-use semel_log::{LogDir, StorageError};
+use semel_log::{LogDir, Offsets, Reach, StorageError};
 
-use crate::flusher::Flusher;
+use crate::{failure::chain, flusher::Flusher};
 
 /// A log directory that is in use.
 pub(crate) struct Directory {
     pub(crate) dir: LogDir<RealDisk>,
     pub(crate) flusher: Flusher,
     pub(crate) attention: Arc<Attention>,
+    /// What the checkpoint files say. The lock is held while they are collected and written: two writers at once would
+    /// tear them, and the later one might say the older thing.
+    pub(crate) checkpoints: Mutex<Checkpoints>,
     /// Whether the last write found the disk full: told once when it begins and once when it ends.
     full: AtomicBool,
 }
@@ -26,24 +29,39 @@ impl Directory {
         flusher: Flusher,
         attention: Arc<Attention>,
     ) -> Self {
-        Self { dir, flusher, attention, full: AtomicBool::new(false) }
+        Self { dir, flusher, attention, checkpoints: Mutex::default(), full: AtomicBool::new(false) }
     }
 
-    /// The disk refused. A full disk refuses appends until there is room again; anything else fails the directory:
-    /// its partitions go offline, the broker doesn't. May be called under a partition's lock.
+    /// The disk refused. What that spoils is told by the error's reach: a full disk refuses appends until there is
+    /// room again, a drive that fails takes the directory's partitions offline, and a lack of descriptors or memory
+    /// nothing but the operation. May be called under a partition's lock.
     pub(crate) fn trouble(&self, error: &StorageError) {
         let path = self.dir.path().display();
-        if error.is_disk_full() {
-            if !self.full.swap(true, Ordering::Relaxed) {
-                tracing::error!(directory = %path, error = crate::failure::chain(error), "disk is full, appends are refused");
+        match error.reach() {
+            Reach::Directory => self.fail(error),
+            Reach::DiskFull => {
+                if !self.full.swap(true, Ordering::Relaxed) {
+                    tracing::error!(directory = %path, error = chain(error), "disk is full, appends are refused");
+                }
             }
-            return;
+            Reach::Operation => tracing::warn!(directory = %path, error = chain(error), "short of resources"),
+            Reach::Log => tracing::error!(directory = %path, error = chain(error), "a log's file is damaged"),
         }
+        // A log that failed on the way is opened again, or goes offline with its directory.
+        self.attention.call(Call::Heal);
+    }
+
+    /// A sync failed, or something as bad: nothing in the directory can be trusted to become durable any more,
+    /// whatever the error says, since the system reports a lost page once.
+    pub(crate) fn fail(&self, error: &StorageError) {
         if self.dir.mark_failed() {
-            tracing::error!(directory = %path, error = crate::failure::chain(error), "log directory failed, its partitions go offline");
+            tracing::error!(
+                directory = %self.dir.path().display(), error = chain(error),
+                "log directory failed, its partitions go offline"
+            );
         }
         // Not here: the caller may hold the lock of one of the partitions.
-        self.attention.call(Call::DirectoryFailed);
+        self.attention.call(Call::Heal);
     }
 
     /// A write went through again.
@@ -59,10 +77,42 @@ impl Directory {
     }
 }
 
+/// A directory's checkpoint files.
+#[derive(Default)]
+pub(crate) struct Checkpoints {
+    pub(crate) recovery_points: Offsets,
+    pub(crate) log_starts: Offsets,
+    pub(crate) high_watermarks: Offsets,
+    pub(crate) cleaned: Offsets,
+}
+
+impl Checkpoints {
+    /// Writes the files whose content differs from `written`, the last that was.
+    pub(crate) fn write(self, dir: &LogDir<RealDisk>, written: &mut Self) -> Result<(), StorageError> {
+        // The log's start goes first: a start that is behind only keeps what could go, a recovery point that is
+        // ahead of nothing costs nothing.
+        if self.log_starts != written.log_starts {
+            dir.write_log_starts(&self.log_starts)?;
+        }
+        if self.recovery_points != written.recovery_points {
+            dir.write_recovery_points(&self.recovery_points)?;
+        }
+        if self.high_watermarks != written.high_watermarks {
+            dir.write_high_watermarks(&self.high_watermarks)?;
+        }
+        if self.cleaned != written.cleaned {
+            dir.write_cleaned(&self.cleaned)?;
+        }
+        *written = self;
+        Ok(())
+    }
+}
+
 /// Why housekeeping is called before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    DirectoryFailed,
+    /// A log or a directory has failed.
+    Heal,
     Checkpoint,
     Stop,
 }
@@ -70,7 +120,7 @@ pub(crate) enum Call {
 /// What housekeeping was called for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Calls {
-    pub(crate) directory_failed: bool,
+    pub(crate) heal: bool,
     pub(crate) checkpoint: bool,
     pub(crate) stop: bool,
 }
@@ -86,7 +136,7 @@ impl Attention {
     pub(crate) fn call(&self, call: Call) {
         let mut calls = self.calls.lock();
         match call {
-            Call::DirectoryFailed => calls.directory_failed = true,
+            Call::Heal => calls.heal = true,
             Call::Checkpoint => calls.checkpoint = true,
             Call::Stop => calls.stop = true,
         }

@@ -25,6 +25,8 @@ use crate::{
 const TICK: Duration = Duration::from_millis(200);
 /// How often idle producers are looked for.
 const PRODUCER_EXPIRY: Duration = Duration::from_secs(600);
+/// How often logs that could not be opened are tried again.
+const HEAL: Duration = Duration::from_secs(5);
 /// How often closed segments that were never synced are looked for.
 const ROLLED: Duration = Duration::from_secs(5);
 /// How often the files of deleted segments and topics are looked for.
@@ -87,6 +89,7 @@ fn run(node: &Arc<Node>, metrics: &PartitionMetrics, attention: &Attention) {
     };
     let now = node.clock.monotonic();
     let mut checkpoints = Periodic::new(every("replica.high.watermark.checkpoint.interval.ms", 5000), now);
+    let mut heal = Periodic::new(HEAL, now);
     let mut rolled = Periodic::new(ROLLED, now);
     let mut retention = Periodic::new(every("log.retention.check.interval.ms", 300_000), now);
     let mut expiry = Periodic::new(PRODUCER_EXPIRY, now);
@@ -97,14 +100,16 @@ fn run(node: &Arc<Node>, metrics: &PartitionMetrics, attention: &Attention) {
             return;
         }
         let now = node.clock.monotonic();
-        if calls.directory_failed {
-            take_offline(node);
+        if calls.heal || heal.due(now) {
+            node.partitions.heal(&node.metadata.image());
         }
         if rolled.due(now) {
             // Whatever the durability: a closed segment is synced some time, so that a crash never costs the reading
             // of more than the last one.
             for partition in node.partitions.all() {
-                if partition.tend(|_, log| log.segments().last().is_some_and(|active| log.flushed_end() < active)) {
+                let behind =
+                    partition.tend(|_, log| log.segments().last().is_some_and(|active| log.flushed_end() < active));
+                if behind == Some(true) {
                     partition.directory.flusher.enqueue(&partition);
                 }
             }
@@ -131,19 +136,11 @@ fn run(node: &Arc<Node>, metrics: &PartitionMetrics, attention: &Attention) {
         }
         if removal.due(now) {
             for partition in &partitions {
-                if let Err(error) = partition.tend(|_, log| log.remove_due(wall)) {
+                if let Some(Err(error)) = partition.tend(|_, log| log.remove_due(wall)) {
                     partition.directory.trouble(&error);
                 }
             }
             node.partitions.remove_doomed();
-        }
-    }
-}
-
-fn take_offline(node: &Node) {
-    for partition in node.partitions.all() {
-        if partition.directory.dir.has_failed() {
-            partition.go_offline();
         }
     }
 }
@@ -164,6 +161,7 @@ fn enforce_retention(partition: &Partition, now: Timestamp, metrics: &PartitionM
         replica.log_start_moved(log_start_offset);
         (outcome, log_start_offset)
     });
+    let Some(outcome) = outcome else { return };
     match outcome {
         (Ok(deleted), log_start_offset) => {
             if deleted.segments > 0 {

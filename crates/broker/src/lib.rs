@@ -54,6 +54,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::{Config, ConfigError, File, Listener};
 pub use grpc::FrontDoor;
+pub use semel_kafka_gateway::ListenerConfig;
 
 use crate::{
     cleaner::Cleaner,
@@ -195,6 +196,10 @@ impl Broker {
         let node = Arc::new(Node {
             id: config.id,
             auto_create_topics: effective.boolean("auto.create.topics.enable").unwrap_or(true),
+            fetch_bytes_max: effective
+                .long("fetch.max.bytes")
+                .and_then(|bytes| u32::try_from(bytes).ok())
+                .unwrap_or(u32::MAX),
             partitions: Partitions::new(Parts {
                 me: config.id,
                 clock: clock.clone(),
@@ -202,6 +207,10 @@ impl Broker {
                 statics: statics.clone(),
                 metadata: metadata.clone(),
                 metrics: metrics.clone(),
+                producer_id_expiration: semel_model::Millis(
+                    effective.long("producer.id.expiration.ms").unwrap_or(86_400_000).max(1),
+                ),
+                registration: registration.clone(),
                 directories,
             }),
             producer_ids: ProducerIds::new(config.id, controller.clone(), registration.clone()),

@@ -14,9 +14,6 @@ use semel_service::{
 };
 use tokio_util::sync::CancellationToken;
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// A Semel broker: holds partitions, serves Kafka and gRPC clients.
 #[derive(Parser)]
 #[command(name = "semel-broker", version)]

@@ -19,6 +19,8 @@ pub(crate) struct Node {
     pub(crate) statics: Arc<StaticConfigs>,
     /// `auto.create.topics.enable`: only a restart changes it.
     pub(crate) auto_create_topics: bool,
+    /// `fetch.max.bytes`, likewise: of one answer.
+    pub(crate) fetch_bytes_max: u32,
     pub(crate) metadata: Arc<MetadataCache>,
     pub(crate) partitions: Partitions,
     pub(crate) controller: ControllerClient,

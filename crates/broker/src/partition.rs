@@ -49,6 +49,9 @@ pub(crate) struct Partition {
     waiters: Arc<Waiters>,
     /// Whether the directory's flusher has this partition in its queue.
     queued: AtomicBool,
+    /// Held from a flush ticket to the note of its end. The system reports a lost page to one sync only: a second
+    /// sync beside it would come back with success.
+    flushing: Mutex<()>,
     metrics: Arc<PartitionMetrics>,
     state: Mutex<State>,
 }
@@ -58,6 +61,9 @@ struct State {
     log: PartitionLog<RealDisk>,
     /// When something was first seen that is not synced yet; for `flush.ms`.
     unflushed_from: Option<Timestamp>,
+    /// The partition is no longer this broker's: its directory has another name or another owner by now, and nothing
+    /// may be done to it by path.
+    retired: bool,
 }
 
 /// Where an append went, and what is left to wait for.
@@ -86,6 +92,8 @@ pub(crate) struct ReadSpec {
 pub(crate) struct Read {
     /// `None` if there is nothing at the offset yet.
     pub(crate) slice: Option<Slice>,
+    /// Whether the reader could have been given more than `slice`: it ends with its segment, or at the limit.
+    pub(crate) more_follows: bool,
     pub(crate) high_watermark: Offset,
     pub(crate) last_stable_offset: Offset,
     pub(crate) log_start_offset: Offset,
@@ -143,8 +151,9 @@ impl Partition {
             settings: ArcSwap::new(settings),
             waiters: Arc::default(),
             queued: AtomicBool::new(false),
+            flushing: Mutex::new(()),
             metrics,
-            state: Mutex::new(State { replica, log, unflushed_from: None }),
+            state: Mutex::new(State { replica, log, unflushed_from: None, retired: false }),
         }
     }
 
@@ -201,7 +210,8 @@ impl Partition {
             ack: (acks == Acks::All && high_watermark < end_offset)
                 .then(|| self.waiters.until_high_watermark(end_offset)),
         };
-        let due = match settings.durability {
+        // The replica's own view: a change of the topic's durability reaches it first.
+        let due = match state.replica.config().durability {
             Durability::Fsync => true,
             Durability::Interval => state.log.unflushed() >= settings.flush_messages,
             Durability::Os => false,
@@ -250,6 +260,7 @@ impl Partition {
         let bound = state.replica.fetch_bound(spec.isolation);
         let mut read = Read {
             slice: None,
+            more_follows: false,
             high_watermark: state.replica.high_watermark(),
             last_stable_offset: state.replica.last_stable_offset(),
             log_start_offset: state.replica.log_start_offset(),
@@ -270,6 +281,7 @@ impl Partition {
                     .map(|one| Aborted { producer_id: one.producer_id, first_offset: one.first_offset })
                     .collect();
             }
+            read.more_follows = slice.next_offset < bound;
             read.slice = Some(slice);
         }
         Ok(read)
@@ -344,12 +356,16 @@ impl Partition {
         })
     }
 
-    /// The record with the greatest time.
+    /// The record with the greatest time, if a reader of that isolation may see it.
     pub(crate) fn max_timestamp(
         &self,
+        isolation: Isolation,
         leader_epoch: Option<LeaderEpoch>,
     ) -> Result<Option<TimestampOffset>, Failure> {
-        self.as_leader(leader_epoch, |_, log| log.max_timestamp().map_err(|error| self.read_failed(&error)))
+        self.as_leader(leader_epoch, |replica, log| {
+            let found = log.max_timestamp().map_err(|error| self.read_failed(&error))?;
+            Ok(found.filter(|found| found.offset < replica.fetch_bound(isolation)))
+        })
     }
 
     /// Where `wanted` ended in this log (KIP-101).
@@ -358,7 +374,14 @@ impl Partition {
         wanted: LeaderEpoch,
         leader_epoch: Option<LeaderEpoch>,
     ) -> Result<Option<semel_log::EpochEnd>, Failure> {
-        self.as_leader(leader_epoch, |_, log| Ok(log.end_offset_for_epoch(wanted)))
+        self.as_leader(leader_epoch, |replica, log| {
+            // A leadership is in the log's history from its first batch on; until then this replica alone knows it.
+            if wanted == replica.leader_epoch() {
+                let end_offset = replica.log_end_offset();
+                return Ok(Some(semel_log::EpochEnd { leader_epoch: wanted, end_offset }));
+            }
+            Ok(log.end_offset_for_epoch(wanted))
+        })
     }
 
     pub(crate) fn active_producers(&self) -> Result<Vec<ProducerSnapshotEntry>, Failure> {
@@ -447,22 +470,35 @@ impl Partition {
 
     /// Syncs what was appended and lets the high watermark follow. Called by the directory's flusher; appends go on
     /// meanwhile.
+    ///
+    /// On an error the directory has failed, and this partition's log with it.
     pub(crate) fn flush(&self) -> Result<(), StorageError> {
         // Before the ticket is taken: an append after it must queue the partition again.
         self.queued.store(false, Ordering::SeqCst);
+        let _flushing = self.flushing.lock();
         let ticket = {
             let state = self.state.lock();
             // After a sync that failed a later one may claim success for pages that are gone.
-            if state.log.has_failed() || !state.log.needs_flush() {
+            if state.retired || state.log.has_failed() || !state.log.needs_flush() {
                 return Ok(());
             }
             state.log.flush_ticket()
         };
-        if let Err(error) = ticket.sync() {
-            self.state.lock().log.mark_failed();
+        let synced = ticket.sync();
+        let mut state = self.state.lock();
+        // Renamed meanwhile, and perhaps somebody else's name by now: whatever the sync says is about nothing.
+        if state.retired {
+            return Ok(());
+        }
+        if let Err(error) = synced {
+            state.log.mark_failed();
+            drop(state);
+            self.directory.fail(&error);
             return Err(error);
         }
-        let mut state = self.state.lock();
+        if state.log.has_failed() {
+            return Ok(());
+        }
         state.log.flushed(&ticket);
         state.unflushed_from = None;
         let flushed_end = state.log.flushed_end();
@@ -490,29 +526,64 @@ impl Partition {
         !self.queued.swap(true, Ordering::SeqCst)
     }
 
-    /// The directory failed: nothing more is appended or read here, and nobody waits any longer.
+    /// The directory failed, or the log: nothing more is appended or read here, and nobody waits any longer.
     pub(crate) fn go_offline(&self) {
-        self.end(WaitError::Storage);
-    }
-
-    /// The partition is not this broker's any more.
-    pub(crate) fn retire(&self) {
-        self.end(WaitError::NoLongerLeader);
-    }
-
-    fn end(&self, why: WaitError) {
         let mut state = self.state.lock();
         state.log.mark_failed();
         state.replica.go_offline();
         drop(state);
-        self.waiters.fail(why);
+        self.waiters.fail(WaitError::Storage);
     }
 
-    /// Runs one piece of housekeeping under the lock.
-    pub(crate) fn tend<T>(&self, tend: impl FnOnce(&mut Replica, &mut PartitionLog<RealDisk>) -> T) -> T {
+    /// The partition is not this broker's any more. To be called before anything happens to its directory.
+    pub(crate) fn retire(&self) {
         let mut state = self.state.lock();
+        state.retired = true;
+        state.log.mark_failed();
+        state.replica.go_offline();
+        drop(state);
+        self.waiters.fail(WaitError::NoLongerLeader);
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.state.lock().retired
+    }
+
+    /// Whether the log refuses everything until it is opened again.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state.lock().log.has_failed()
+    }
+
+    /// Ends the log in order and refuses everything afterwards: nothing may be appended behind what was synced and
+    /// checkpointed.
+    pub(crate) fn close(&self) -> Result<(), StorageError> {
+        let _flushing = self.flushing.lock();
+        let mut state = self.state.lock();
+        if state.retired {
+            return Ok(());
+        }
         let State { replica, log, .. } = &mut *state;
-        tend(replica, log)
+        let closed = log.close(&replica.snapshot_producers());
+        let moved = if closed.is_ok() { replica.flushed(log.flushed_end()) } else { None };
+        drop(state);
+        if let Some(high_watermark) = moved {
+            self.waiters.moved(high_watermark);
+        }
+        self.go_offline();
+        closed
+    }
+
+    /// Runs one piece of housekeeping under the lock; `None` if the partition is no longer this broker's.
+    pub(crate) fn tend<T>(
+        &self,
+        tend: impl FnOnce(&mut Replica, &mut PartitionLog<RealDisk>) -> T,
+    ) -> Option<T> {
+        let mut state = self.state.lock();
+        if state.retired {
+            return None;
+        }
+        let State { replica, log, .. } = &mut *state;
+        Some(tend(replica, log))
     }
 }
 

@@ -4,27 +4,31 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
 use imbl::OrdMap;
 use parking_lot::Mutex;
-use semel_env::{Clock, Entropy};
+use semel_env::{Clock, Disk as _, Entropy};
 use semel_kafka_wire::ErrorCode;
-use semel_log::{Known, Offsets, Opened, PartitionDir, PartitionLog, PartitionName, ProducersAt};
+use semel_log::{Known, LogDirError, Opened, PartitionDir, PartitionLog, PartitionName, ProducersAt};
 use semel_metadata::{
     ClusterImage, Topic, changes_between,
     config::{StaticConfigs, resolve_topic},
 };
-use semel_model::{BrokerId, Offset, PartitionIndex, TopicId, TopicName, TopicPartition};
+use semel_model::{BrokerId, Millis, Offset, PartitionIndex, TopicId, TopicName, TopicPartition};
 use semel_partition::{RecoveredLog, Replica};
 use semel_record::ControlRecord;
 
 use crate::{
     assignment::{Step, steps},
-    directory::Directory,
+    directory::{Checkpoints, Directory},
     failure::{Failure, chain},
+    lifecycle::Registration,
     metadata_cache::MetadataCache,
     metrics::PartitionMetrics,
     node::{DirectoryInfo, ReplicaInfo},
@@ -66,22 +70,14 @@ impl Hosted {
     }
 }
 
-/// A log found on disk at the start and not opened yet.
+/// A log on disk that is not open: found at the start, or given up because it failed.
+#[derive(Clone)]
 struct FoundLog {
     directory: Arc<Directory>,
     at: PartitionDir,
     known: Known,
     high_watermark: Offset,
     cleaned_to: Offset,
-}
-
-/// A directory's checkpoint files.
-#[derive(Default)]
-struct Checkpoints {
-    recovery_points: Offsets,
-    log_starts: Offsets,
-    high_watermarks: Offsets,
-    cleaned: Offsets,
 }
 
 /// What the partitions of a broker have in common.
@@ -93,8 +89,17 @@ pub(crate) struct Partitions {
     metadata: Arc<MetadataCache>,
     metrics: Arc<PartitionMetrics>,
     directories: Vec<Arc<Directory>>,
+    /// `producer.id.expiration.ms`: only a restart changes it.
+    producer_id_expiration: Millis,
+    registration: Registration,
     hosted: ArcSwap<Hosted>,
+    /// Held by whoever changes `hosted`: the metadata's task, and housekeeping when it opens a log again.
+    changing: Mutex<()>,
     found: Mutex<BTreeMap<PartitionName, FoundLog>>,
+    /// Partitions of this broker whose logs could not be opened: tried again until they can.
+    unopened: Mutex<BTreeSet<TopicPartition>>,
+    /// Whether logs that are nobody's have been looked for.
+    strays_dropped: AtomicBool,
     /// Directories of partitions that are gone, to be removed once their readers had time to finish.
     doomed: Mutex<Vec<(semel_model::Timestamp, Arc<Directory>, PathBuf)>>,
 }
@@ -107,6 +112,8 @@ pub(crate) struct Parts {
     pub(crate) statics: Arc<StaticConfigs>,
     pub(crate) metadata: Arc<MetadataCache>,
     pub(crate) metrics: Arc<PartitionMetrics>,
+    pub(crate) producer_id_expiration: Millis,
+    pub(crate) registration: Registration,
     /// Each with what was found in it.
     pub(crate) directories: Vec<(Arc<Directory>, Opened)>,
 }
@@ -146,8 +153,13 @@ impl Partitions {
             metadata: parts.metadata,
             metrics: parts.metrics,
             directories,
+            producer_id_expiration: parts.producer_id_expiration,
+            registration: parts.registration,
             hosted: ArcSwap::default(),
+            changing: Mutex::new(()),
             found: Mutex::new(found),
+            unopened: Mutex::default(),
+            strays_dropped: AtomicBool::new(false),
             doomed: Mutex::default(),
         }
     }
@@ -204,28 +216,91 @@ impl Partitions {
 
     /// Does what the step from `before` to `after` asks of this broker. Blocks: logs are opened and recovered.
     pub(crate) fn follow(&self, before: &ClusterImage, after: &ClusterImage) {
-        let hosted: BTreeSet<TopicPartition> = self.hosted.load().by_id.keys().copied().collect();
-        let steps = steps(self.me, &changes_between(before, after), after, &hosted);
-        let to_host: Vec<TopicPartition> =
-            steps.iter().filter_map(|step| if let Step::Host(id) = step { Some(*id) } else { None }).collect();
+        let _changing = self.changing.lock();
+        let steps = steps(self.me, &changes_between(before, after), after, &self.hosted.load().by_id);
+        // What goes, goes first: a topic that was deleted and made again needs its name.
+        let mut dropped = BTreeSet::new();
+        let mut to_host = Vec::new();
+        for step in &steps {
+            match step {
+                Step::Drop(id) => self.drop_partition(*id, &mut dropped),
+                Step::Host(id) => to_host.push(*id),
+                Step::TakeRole(_) | Step::Reconfigure(_) => {}
+            }
+        }
+        self.unopened.lock().retain(|id| after.partition(*id).is_some_and(|state| state.replicas.contains(&self.me)));
+        if !dropped.is_empty() {
+            // The checkpoints must not speak of what is gone when its name is used again.
+            for directory in self.directories.iter().filter(|directory| dropped.contains(directory.dir.path())) {
+                self.checkpoint(directory);
+            }
+        }
         self.host_all(&to_host, after);
         for step in steps {
             match step {
-                Step::Host(_) => {}
-                Step::TakeRole(id) => {
-                    if let (Some(partition), Some(state)) =
-                        (self.hosted.load().by_id.get(&id).cloned(), after.partition(id))
-                    {
-                        partition.take_role(self.me, state, self.clock.now());
-                    }
-                }
-                Step::Drop(id) => self.drop_partition(id),
+                Step::Host(_) | Step::Drop(_) => {}
+                Step::TakeRole(id) => self.take_role(id, after),
                 Step::Reconfigure(topic) => self.reconfigure(topic, after),
             }
         }
-        if before.topic_count() == 0 && after.index() > before.index() {
+        // Once, and not before the image is one that knows this life of the broker: a controller that lags behind
+        // does not know the newest topics, and their logs are not strays.
+        let current = after.broker(self.me).is_some_and(|broker| broker.epoch == self.registration.epoch());
+        if current && !self.strays_dropped.swap(true, Ordering::Relaxed) {
             self.drop_strays(after);
         }
+    }
+
+    fn take_role(&self, id: TopicPartition, image: &ClusterImage) {
+        let partition = self.hosted.load().by_id.get(&id).cloned();
+        if let (Some(partition), Some(state)) = (partition, image.partition(id)) {
+            partition.take_role(self.me, state, self.clock.now());
+        }
+    }
+
+    /// Takes the partitions of failed directories offline, gives up logs that failed by themselves, and opens what
+    /// could not be opened before.
+    pub(crate) fn heal(&self, image: &ClusterImage) {
+        let _changing = self.changing.lock();
+        for partition in self.all() {
+            if partition.directory.dir.has_failed() {
+                partition.go_offline();
+            } else if partition.has_failed() && !partition.is_retired() {
+                self.give_up(&partition);
+            }
+        }
+        let again: Vec<TopicPartition> = self.unopened.lock().iter().copied().collect();
+        if again.is_empty() {
+            return;
+        }
+        self.host_all(&again, image);
+        for id in again {
+            self.take_role(id, image);
+        }
+    }
+
+    /// A log that refuses everything is closed as a crash would, to be opened and recovered.
+    fn give_up(&self, partition: &Arc<Partition>) {
+        let name = PartitionName { topic: partition.topic.clone(), partition: partition.id.partition };
+        tracing::warn!(partition = %name, "log has failed and is opened again");
+        let log = partition.tend(|replica, log| FoundLog {
+            directory: partition.directory.clone(),
+            at: PartitionDir { name: name.clone(), path: log.dir().to_owned(), topic_id: Some(partition.id.topic) },
+            known: Known {
+                recovery_point: Some(log.flushed_end()),
+                log_start_offset: log.log_start_offset(),
+                clean: false,
+            },
+            high_watermark: replica.high_watermark(),
+            cleaned_to: log.cleaned_to(),
+        });
+        let Some(log) = log else { return };
+        partition.retire();
+        let mut hosted = Hosted::clone(&self.hosted.load());
+        hosted.remove(partition.id);
+        self.hosted.store(Arc::new(hosted));
+        self.found.lock().insert(name, log);
+        self.unopened.lock().insert(partition.id);
     }
 
     fn settings(&self, image: &ClusterImage, topic: &Topic) -> Arc<TopicSettings> {
@@ -245,7 +320,10 @@ impl Partitions {
         let host = |(id, topic, settings): &(TopicPartition, TopicName, Arc<TopicSettings>)| {
             let opened = self.open(*id, topic, settings.clone());
             if let Err(error) = &opened {
-                tracing::error!(partition = %format_args!("{topic}-{}", id.partition), error = format!("{error:#}"), "cannot open log");
+                tracing::error!(
+                    partition = %format_args!("{topic}-{}", id.partition), error = format!("{error:#}"),
+                    "cannot open log, tried again"
+                );
             }
             opened.ok()
         };
@@ -259,13 +337,24 @@ impl Partitions {
                     .chunks(share)
                     .map(|share| scope.spawn(move || share.iter().filter_map(host).collect::<Vec<_>>()))
                     .collect();
-                threads.into_iter().flat_map(|thread| thread.join().unwrap_or_default()).collect()
+                let joined = threads.into_iter().map(|thread| {
+                    thread.join().unwrap_or_else(|_| {
+                        tracing::error!("a recovery thread had panicked, its logs are tried again");
+                        Vec::new()
+                    })
+                });
+                joined.flatten().collect()
             })
         };
         let mut hosted = Hosted::clone(&self.hosted.load());
+        let mut unopened = self.unopened.lock();
+        unopened.extend(wanted.iter().map(|(id, _, _)| *id));
         for partition in opened {
+            unopened.remove(&partition.id);
+            self.found.lock().remove(&PartitionName { topic: partition.topic.clone(), partition: partition.id.partition });
             hosted.insert(Arc::new(partition));
         }
+        drop(unopened);
         self.hosted.store(Arc::new(hosted));
     }
 
@@ -278,30 +367,42 @@ impl Partitions {
     ) -> Result<Partition, anyhow::Error> {
         let name = PartitionName { topic: topic.clone(), partition: id.partition };
         let now = self.clock.now();
-        let found = self.found.lock().remove(&name);
+        // It stays listed until the log is open: what is known of it must not be lost with a failure.
+        let found = self.found.lock().get(&name).cloned();
         let found = match found {
             // Deleted and created again while this broker was away.
             Some(old) if old.at.topic_id.is_some_and(|found| found != id.topic) => {
                 self.doom(&old.directory, &name)?;
+                self.found.lock().remove(&name);
+                self.checkpoint(&old.directory);
                 None
             }
             other => other,
         };
         let (directory, known, high_watermark, cleaned_to) = match found {
+            // Not somewhere else: there it would begin empty.
+            Some(found) if found.directory.dir.has_failed() => anyhow::bail!("its log directory has failed"),
             Some(found) => (found.directory, found.known, found.high_watermark, found.cleaned_to),
             None => {
-                let directory = self
-                    .directories
-                    .iter()
-                    .filter(|directory| !directory.dir.has_failed())
-                    .min_by_key(|directory| directory.dir.partition_count())
-                    .ok_or_else(|| anyhow::anyhow!("every log directory has failed"))?;
-                // Nothing is in a new one, so nothing has to be recovered.
-                let known = Known { recovery_point: Some(Offset::ZERO), log_start_offset: Offset::ZERO, clean: true };
-                (directory.clone(), known, Offset::ZERO, Offset::ZERO)
+                let directory = self.place(&name)?;
+                let exists = directory.dir.disk().read_dir(&directory.dir.path().join(name.to_string())).is_ok();
+                // Nothing is in a new one, so nothing has to be recovered. One that is there was left by a failure.
+                let known = if exists {
+                    Known::default()
+                } else {
+                    Known { recovery_point: Some(Offset::ZERO), log_start_offset: Offset::ZERO, clean: true }
+                };
+                (directory, known, Offset::ZERO, Offset::ZERO)
             }
         };
-        let at = directory.dir.create_partition(&name, id.topic)?;
+        let at = match directory.dir.create_partition(&name, id.topic) {
+            Err(LogDirError::InconsistentTopicId { .. }) => {
+                self.doom(&directory, &name)?;
+                self.checkpoint(&directory);
+                directory.dir.create_partition(&name, id.topic)?
+            }
+            other => other?,
+        };
         let opened =
             PartitionLog::open(directory.dir.disk().clone(), at.path, settings.log.clone(), known, now);
         let (mut log, recovery) = match opened {
@@ -326,7 +427,7 @@ impl Partitions {
         if recovery.rebuilt_indexes > 0 {
             tracing::info!(partition = %name, segments = recovery.rebuilt_indexes, "built indexes anew");
         }
-        let config = partition_config(&settings);
+        let config = self.partition_config(&settings);
         let recovered = RecoveredLog {
             log_start_offset: log.log_start_offset(),
             log_end_offset: log.log_end_offset(),
@@ -348,10 +449,31 @@ impl Partitions {
         Ok(Partition::new(id, topic.clone(), directory, settings, self.metrics.clone(), replica, log))
     }
 
+    fn partition_config(&self, settings: &TopicSettings) -> semel_partition::Config {
+        semel_partition::Config {
+            durability: settings.durability,
+            min_insync_replicas: settings.min_insync_replicas,
+            producer_id_expiration: self.producer_id_expiration,
+            ..semel_partition::Config::default()
+        }
+    }
+
+    /// Where a partition that was not found at the start goes: where it lies, else where the fewest are.
+    fn place(&self, name: &PartitionName) -> Result<Arc<Directory>, anyhow::Error> {
+        let usable = || self.directories.iter().filter(|directory| !directory.dir.has_failed());
+        let there = usable().find(|directory| {
+            directory.dir.disk().read_dir(&directory.dir.path().join(name.to_string())).is_ok()
+        });
+        there
+            .or_else(|| usable().min_by_key(|directory| directory.dir.partition_count()))
+            .cloned()
+            .ok_or_else(|| anyhow::anyhow!("every log directory has failed"))
+    }
+
     fn reconfigure(&self, topic: TopicId, image: &ClusterImage) {
         let Some(known) = image.topic(topic) else { return };
         let settings = self.settings(image, known);
-        let config = partition_config(&settings);
+        let config = self.partition_config(&settings);
         for partition in self.all().into_iter().filter(|partition| partition.id.topic == topic) {
             partition.reconfigure(settings.clone(), config);
             // What waited for a sync under the old durability must not wait for the next append.
@@ -359,12 +481,13 @@ impl Partitions {
         }
     }
 
-    fn drop_partition(&self, id: TopicPartition) {
+    fn drop_partition(&self, id: TopicPartition, touched: &mut BTreeSet<PathBuf>) {
         let mut hosted = Hosted::clone(&self.hosted.load());
         let Some(partition) = hosted.remove(id) else { return };
         self.hosted.store(Arc::new(hosted));
         partition.retire();
         let name = PartitionName { topic: partition.topic.clone(), partition: id.partition };
+        touched.insert(partition.directory.dir.path().to_owned());
         if let Err(error) = self.doom(&partition.directory, &name) {
             tracing::warn!(partition = %name, error = format!("{error:#}"), "cannot remove log");
         }
@@ -373,9 +496,7 @@ impl Partitions {
     /// Renames a partition's directory, to be removed later.
     fn doom(&self, directory: &Arc<Directory>, name: &PartitionName) -> Result<(), anyhow::Error> {
         let path = directory.dir.doom_partition(name, self.entropy.uuid().as_u128())?;
-        // The checkpoints must not speak of it any more when its name is used again.
-        self.checkpoint(directory);
-        const DELAY: semel_model::Millis = semel_model::Millis(60_000);
+        const DELAY: Millis = Millis(60_000);
         self.doomed.lock().push((self.clock.now().plus(DELAY), directory.clone(), path));
         Ok(())
     }
@@ -386,6 +507,7 @@ impl Partitions {
         if directory.dir.has_failed() {
             return;
         }
+        let mut written = directory.checkpoints.lock();
         let mut points = Checkpoints::default();
         for (name, log) in &*self.found.lock() {
             if Arc::ptr_eq(&log.directory, directory) {
@@ -408,13 +530,9 @@ impl Partitions {
                 });
             }
         }
-        let dir = &directory.dir;
-        let written = dir
-            .write_log_starts(&points.log_starts)
-            .and_then(|()| dir.write_recovery_points(&points.recovery_points))
-            .and_then(|()| dir.write_high_watermarks(&points.high_watermarks))
-            .and_then(|()| dir.write_cleaned(&points.cleaned));
-        if let Err(error) = written {
+        if let Err(error) = points.write(&directory.dir, &mut written) {
+            // The next one writes everything again.
+            *written = Checkpoints::default();
             directory.trouble(&error);
         }
     }
@@ -423,11 +541,7 @@ impl Partitions {
     pub(crate) fn close(&self, broker_epoch: semel_model::BrokerEpoch) {
         let mut dirty: BTreeSet<PathBuf> = BTreeSet::new();
         for partition in self.all() {
-            let closed = partition.tend(|replica, log| {
-                let closed = log.close(&replica.snapshot_producers());
-                replica.flushed(log.flushed_end());
-                closed
-            });
+            let closed = partition.close();
             if let Err(error) = closed {
                 tracing::error!(partition = partition.name(), error = chain(&error), "cannot close log");
                 dirty.insert(partition.directory.dir.path().to_owned());
@@ -502,13 +616,5 @@ impl Partitions {
                 DirectoryInfo { path: directory.dir.path().to_owned(), total_bytes, usable_bytes, failure, replicas }
             })
             .collect()
-    }
-}
-
-fn partition_config(settings: &TopicSettings) -> semel_partition::Config {
-    semel_partition::Config {
-        durability: settings.durability,
-        min_insync_replicas: settings.min_insync_replicas,
-        ..semel_partition::Config::default()
     }
 }

@@ -50,7 +50,7 @@ impl Waiters {
         let key = (until, acks.next);
         acks.next += 1;
         acks.by_offset.insert(key, sender);
-        AckWait { waiters: self.clone(), key, receiver }
+        AckWait { waiters: self.clone(), key, receiver, ended: false }
     }
 
     /// Registers a consumer for the next change. It registers first and reads then, so no change is missed.
@@ -110,18 +110,24 @@ pub(crate) struct AckWait {
     waiters: Arc<Waiters>,
     key: (Offset, u64),
     receiver: oneshot::Receiver<Outcome>,
+    /// Taken out of the list by whoever ended the wait.
+    ended: bool,
 }
 
 impl AckWait {
     /// Ends when the high watermark has passed, or can't any more.
     pub(crate) async fn done(&mut self) -> Outcome {
-        (&mut self.receiver).await.unwrap_or(Err(WaitError::NoLongerLeader))
+        let outcome = (&mut self.receiver).await.unwrap_or(Err(WaitError::NoLongerLeader));
+        self.ended = true;
+        outcome
     }
 }
 
 impl Drop for AckWait {
     fn drop(&mut self) {
-        self.waiters.acks.lock().by_offset.remove(&self.key);
+        if !self.ended {
+            self.waiters.acks.lock().by_offset.remove(&self.key);
+        }
     }
 }
 

@@ -318,10 +318,8 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
                 register.earlier_life_is_gone =
                     known.is_some_and(|known| self.sessions.is_gone(id, known.epoch));
             }
-            Request::Heartbeat(heartbeat) => {
-                if self.is_current(heartbeat.broker, heartbeat.epoch) {
-                    self.sessions.heard(heartbeat.broker, heartbeat.epoch, moment.monotonic);
-                }
+            Request::Heartbeat(heartbeat) if self.is_current(heartbeat.broker, heartbeat.epoch) => {
+                self.sessions.heard(heartbeat.broker, heartbeat.epoch, moment.monotonic);
             }
             _ => {}
         }
@@ -435,6 +433,7 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
             self.notice_role();
             self.take_over(moment)?;
         }
+        self.raw.store().check()?;
         self.compact_if_due()?;
         let leadership = self.current_leadership();
         if leadership != self.leadership {
@@ -480,6 +479,7 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
     /// One round of raft-rs: the order of the steps is its contract.
     fn process_ready(&mut self) -> Result<(), NodeError> {
         let mut ready = self.raw.ready();
+        self.raw.store().check()?;
         // A leader's appends may leave before its own disk has them: its own vote for them comes with `advance`.
         self.send(ready.take_messages())?;
         if !ready.snapshot().is_empty() {
@@ -502,6 +502,7 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
         self.apply(committed)?;
         self.send(ready.take_persisted_messages())?;
         let mut light = self.raw.advance(ready);
+        self.raw.store().check()?;
         if let Some(commit) = light.commit_index() {
             self.raw.mut_store().note_commit(commit);
         }

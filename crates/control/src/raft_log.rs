@@ -1,6 +1,6 @@
 //! raft-rs's view of a [`LogStore`].
 
-use std::{collections::VecDeque, error::Error as StdError};
+use std::{cell::RefCell, collections::VecDeque};
 
 use bytes::Bytes;
 use raft::{GetEntriesContext, RaftState, Storage, StorageError, eraftpb as pb};
@@ -23,6 +23,8 @@ pub(crate) struct RaftLog<S> {
     snapshot: (u64, u64),
     /// Bytes of entries appended since the snapshot.
     bytes_since_snapshot: u64,
+    /// A read that failed within raft-rs, which would panic if it were told: the node asks for it and stops.
+    failure: RefCell<Option<NodeError>>,
 }
 
 /// How many bytes of entries are read at once when a node starts.
@@ -55,6 +57,7 @@ impl<S: LogStore> RaftLog<S> {
                 terms: VecDeque::new(),
                 snapshot: (0, 0),
                 bytes_since_snapshot: 0,
+                failure: RefCell::new(None),
             };
             return Ok((log, None));
         };
@@ -80,6 +83,7 @@ impl<S: LogStore> RaftLog<S> {
             terms: VecDeque::new(),
             snapshot: snapshot_at,
             bytes_since_snapshot: 0,
+            failure: RefCell::new(None),
         };
         log.load_terms()?;
         if log.snapshot.0 < log.truncated.0 || log.hard_state.commit < log.snapshot.0 {
@@ -210,15 +214,11 @@ impl<S: LogStore> RaftLog<S> {
         // What is applied is committed, though the stored commit index may lag; a log that starts after its
         // commit index could not be opened again.
         self.hard_state.commit = self.hard_state.commit.max(index);
-        let batch = Batch {
-            remove: vec![self.first()..cut + 1],
-            put: vec![
-                (Key::Snapshot, encoded(&snapshot)?),
-                (Key::Truncated, pair_bytes((cut, cut_term))),
-                (Key::HardState, encoded(&self.hard_state)?),
-            ],
-            sync: true,
-        };
+        let mut batch = Batch { sync: true, ..Batch::default() };
+        batch.remove.push(self.first()..cut + 1);
+        batch.put.push((Key::Snapshot, encoded(&snapshot)?));
+        batch.put.push((Key::Truncated, pair_bytes((cut, cut_term))));
+        batch.put.push((Key::HardState, encoded(&self.hard_state)?));
         self.store.write(batch).map_err(|cause| NodeError::store("keep a snapshot", cause))?;
         let dropped = usize::try_from(cut - self.truncated.0).unwrap_or(0);
         self.terms.drain(..dropped);
@@ -228,8 +228,22 @@ impl<S: LogStore> RaftLog<S> {
         Ok(())
     }
 
+    /// A read that failed since this was last asked.
+    pub(crate) fn check(&self) -> Result<(), NodeError> {
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    fn fail(&self, error: NodeError) {
+        self.failure.borrow_mut().get_or_insert(error);
+    }
+
     /// Entries from the store, decoded.
-    pub(crate) fn read_entries(&self, low: u64, high: u64, bytes_max: u64) -> Result<Vec<pb::Entry>, NodeError> {
+    pub(crate) fn read_entries(
+        &self,
+        low: u64,
+        high: u64,
+        bytes_max: u64,
+    ) -> Result<Vec<pb::Entry>, NodeError> {
         let entries = self
             .store
             .entries(low..high, bytes_max)
@@ -256,7 +270,11 @@ impl<S: LogStore> Storage for RaftLog<S> {
         if high > self.last() + 1 {
             return Err(raft::Error::Store(StorageError::Unavailable));
         }
-        self.read_entries(low, high, max_size.into().unwrap_or(u64::MAX)).map_err(storage)
+        // No entries is an answer raft-rs stands: it looks at how many it got.
+        Ok(self.read_entries(low, high, max_size.into().unwrap_or(u64::MAX)).unwrap_or_else(|error| {
+            self.fail(error);
+            Vec::new()
+        }))
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
@@ -275,16 +293,18 @@ impl<S: LogStore> Storage for RaftLog<S> {
     }
 
     fn snapshot(&self, request_index: u64, _: u64) -> raft::Result<pb::Snapshot> {
-        let later = raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
-        match read(&self.store, Key::Snapshot).map_err(storage)? {
-            Some(bytes) if self.snapshot.0 >= request_index => decoded(&bytes).map_err(storage),
-            _ => Err(later),
+        let later = || raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
+        let stored =
+            read(&self.store, Key::Snapshot).and_then(|bytes| bytes.map(|b| decoded(&b)).transpose());
+        match stored {
+            Ok(Some(snapshot)) if self.snapshot.0 >= request_index => Ok(snapshot),
+            Ok(_) => Err(later()),
+            Err(error) => {
+                self.fail(error);
+                Err(later())
+            }
         }
     }
-}
-
-fn storage(error: NodeError) -> raft::Error {
-    raft::Error::Store(StorageError::Other(Box::<dyn StdError + Send + Sync>::from(error)))
 }
 
 fn read<S: LogStore>(store: &S, key: Key) -> Result<Option<Bytes>, NodeError> {

@@ -59,7 +59,9 @@ impl Codec for Arena {
 
 /// A disk: what was written, and what survives a crash.
 #[derive(Clone, Default)]
-struct Disk(Rc<RefCell<(BTreeMap<Key, Bytes>, BTreeMap<Key, Bytes>)>>);
+struct Disk(Rc<RefCell<(Values, Values)>>);
+
+type Values = BTreeMap<Key, Bytes>;
 
 impl Disk {
     fn crash(&self) {
@@ -123,7 +125,7 @@ impl Cluster {
     fn new(count: usize, seed: u64) -> Self {
         let mut cluster = Self {
             arena: Arena::default(),
-            disks: vec![Disk::default(); 0],
+            disks: Vec::new(),
             nodes: Vec::new(),
             watchers: Vec::new(),
             wire: Vec::new(),
@@ -231,15 +233,17 @@ impl Cluster {
             let status = node.status();
             if status.leadership.is_active {
                 let epoch = status.leadership.controller_epoch;
-                assert!(leaders.insert(epoch, status.leadership.leader).is_none(), "two leaders of one epoch");
+                assert!(
+                    leaders.insert(epoch, status.leadership.leader).is_none(),
+                    "two leaders of one epoch"
+                );
             }
         }
     }
 
     fn leader(&self) -> Option<usize> {
-        let is_leader = |node: &&Option<TestNode>| {
-            node.as_ref().is_some_and(|node| node.status().leadership.is_active)
-        };
+        let is_leader =
+            |node: &&Option<TestNode>| node.as_ref().is_some_and(|node| node.status().leadership.is_active);
         self.nodes.iter().position(|node| is_leader(&node))
     }
 
@@ -262,8 +266,12 @@ impl Cluster {
         }
         let start = self.tick;
         loop {
-            let applied: BTreeSet<_> =
-                self.nodes.iter().flatten().map(|node| (node.status().applied, node.status().leadership.controller_epoch)).collect();
+            let applied: BTreeSet<_> = self
+                .nodes
+                .iter()
+                .flatten()
+                .map(|node| (node.status().applied, node.status().leadership.controller_epoch))
+                .collect();
             if applied.len() == 1 && self.leader().is_some() {
                 break;
             }
@@ -443,7 +451,10 @@ fn a_watcher_resumes_from_the_log_or_gets_an_image() {
     let node = cluster.nodes[0].as_ref().unwrap();
     let applied = node.status().applied;
     let changes = node.changes_after(MetadataIndex(applied.0 - 3), 100).unwrap().unwrap();
-    assert_eq!(changes.iter().map(|delta| delta.index.0).collect::<Vec<_>>(), [applied.0 - 2, applied.0 - 1, applied.0]);
+    assert_eq!(
+        changes.iter().map(|delta| delta.index.0).collect::<Vec<_>>(),
+        [applied.0 - 2, applied.0 - 1, applied.0]
+    );
     assert!(changes.iter().all(|delta| cluster.history[&delta.index.0] == *delta));
     assert_eq!(node.changes_after(MetadataIndex(1), 100).unwrap(), None, "compacted");
     assert_eq!(node.changes_after(MetadataIndex(applied.0 - 3), 2).unwrap(), None, "too many");

@@ -54,7 +54,8 @@ impl Bench {
     }
 
     fn ask(&mut self, request: Request) -> Result<Reply, Error> {
-        let ctx = Ctx { now: Timestamp(0), position: self.index + 1, entropy: u128::from(self.index) * 7 + 1 };
+        let ctx =
+            Ctx { now: Timestamp(0), position: self.index + 1, entropy: u128::from(self.index) * 7 + 1 };
         let outcome = self.control.handle(&ctx, request)?;
         if !outcome.records.is_empty() {
             self.index += 1;
@@ -191,11 +192,15 @@ fn a_broker_registers_catches_up_and_is_unfenced() {
     let mut bench = Bench::new();
     let first = bench.ask(Request::RegisterBroker(Bench::registration(1, 1))).unwrap();
     let Reply::Registered(registered) = first.clone() else { panic!("{first:?}") };
-    assert_eq!((registered.broker_epoch, registered.cluster_id.as_str()), (BrokerEpoch(2), "semel-test-cluster-id1"));
+    assert_eq!(
+        (registered.broker_epoch, registered.cluster_id.as_str()),
+        (BrokerEpoch(2), "semel-test-cluster-id1")
+    );
     assert!(!bench.image().is_alive(BrokerId(1)));
     // The answer was lost.
     assert_eq!(bench.ask(Request::RegisterBroker(Bench::registration(1, 1))), Ok(first));
-    let Ok(Reply::Heartbeat(answer)) = bench.heartbeat(1, |beat| beat.metadata_index = MetadataIndex(1)) else {
+    let Ok(Reply::Heartbeat(answer)) = bench.heartbeat(1, |beat| beat.metadata_index = MetadataIndex(1))
+    else {
         panic!()
     };
     assert!(answer.fenced, "it has not seen its registration");
@@ -460,11 +465,19 @@ fn configurations_change_entry_by_entry_or_as_a_whole() {
     let told = [
         bench.alter(topic(), false, &[("retention.ms", set("5")), ("segment.ms", set("6"))]),
         bench.alter(topic(), false, &[("cleanup.policy", Append("compact".to_owned()))]),
-        bench.alter(topic(), false, &[("cleanup.policy", Subtract("delete".to_owned())), ("segment.ms", Delete)]),
+        bench.alter(
+            topic(),
+            false,
+            &[("cleanup.policy", Subtract("delete".to_owned())), ("segment.ms", Delete)],
+        ),
         bench.alter(topic(), false, &[("retention.ms", Append("1".to_owned()))]),
         bench.alter(topic(), false, &[("retention.ms", set("-9"))]),
         bench.alter(topic(), false, &[("retention.ms", set("1")), ("retention.ms", Delete)]),
-        bench.alter(topic(), false, &[("min.compaction.lag.ms", set("9")), ("max.compaction.lag.ms", set("8"))]),
+        bench.alter(
+            topic(),
+            false,
+            &[("min.compaction.lag.ms", set("9")), ("max.compaction.lag.ms", set("8"))],
+        ),
         bench.alter(ResourceRef::Topic("x".to_owned()), false, &[]),
         bench.alter(broker("1"), false, &[("log.retention.ms", set("77"))]),
         bench.alter(broker(""), false, &[("log.retention.ms", set("88"))]),
@@ -516,9 +529,10 @@ fn isr_changes_are_compare_and_set() {
         let request =
             AlterPartition { broker: BrokerId(from), epoch: bench.epoch(from), partitions: vec![change] };
         match bench.ask(Request::AlterPartition(request)) {
-            Ok(Reply::AlteredPartitions(altered)) => {
-                altered.results[0].1.as_ref().map_or_else(|error| say(error).split(':').next().unwrap().to_owned(), |()| "ok".to_owned())
-            }
+            Ok(Reply::AlteredPartitions(altered)) => altered.results[0]
+                .1
+                .as_ref()
+                .map_or_else(|error| say(error).split(':').next().unwrap().to_owned(), |()| "ok".to_owned()),
             other => panic!("{other:?}"),
         }
     };

@@ -171,8 +171,12 @@ mod tests {
             "voter 2 has the address \"nowhere\": expected host:port"
         );
         assert!(say(&|c| c.election_timeout = Duration::from_millis(100)).contains("election.timeout"));
-        assert!(say(&|c| c.heartbeat_interval = Duration::from_millis(400)).contains("heartbeat-interval-ms"));
+        assert!(
+            say(&|c| c.heartbeat_interval = Duration::from_millis(400)).contains("heartbeat-interval-ms")
+        );
         assert!(say(&|c| c.cluster_id = Some("a b".into())).contains("cluster-id"));
-        assert!(say(&|c| c.control.disconnect_grace = Duration::from_secs(60)).contains("disconnect-grace-ms"));
+        assert!(
+            say(&|c| c.control.disconnect_grace = Duration::from_secs(60)).contains("disconnect-grace-ms")
+        );
     }
 }

@@ -116,8 +116,7 @@ impl Controller {
         let others = config.voters.iter().filter(|(id, _)| **id != config.node_id);
         let others = others.map(|(id, address)| (*id, address.clone()));
         let peers = Peers::connect(&Handle::current(), others, &cluster_id, &inbox)?;
-        let leadership =
-            Leadership { leader: None, controller_epoch: ControllerEpoch(0), is_active: false };
+        let leadership = Leadership { leader: None, controller_epoch: ControllerEpoch(0), is_active: false };
         let (view_sender, view) = watch::channel(View { leadership, has_cluster: false });
         let event_loop = EventLoop {
             node,
@@ -137,14 +136,7 @@ impl Controller {
         let (stopped_sender, stopped) = watch::channel(None);
         spawn(event_loop, stopped_sender)?;
         tokio::spawn(report_health(health, view.clone(), stopped.clone()));
-        Ok(Self {
-            inbox,
-            own_id: config.node_id,
-            voters: Arc::new(config.voters),
-            cluster_id,
-            view,
-            stopped,
-        })
+        Ok(Self { inbox, own_id: config.node_id, voters: Arc::new(config.voters), cluster_id, view, stopped })
     }
 
     /// The services other nodes call, to be added to a gRPC server.

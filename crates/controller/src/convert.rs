@@ -104,7 +104,10 @@ pub(crate) fn heartbeat(request: &pb::HeartbeatRequest) -> Heartbeat {
     }
 }
 
-pub(crate) fn heartbeat_answer(reply: Reply, epoch: ControllerEpoch) -> Result<pb::HeartbeatResponse, Status> {
+pub(crate) fn heartbeat_answer(
+    reply: Reply,
+    epoch: ControllerEpoch,
+) -> Result<pb::HeartbeatResponse, Status> {
     let Reply::Heartbeat(answer) = reply else { return Err(mismatched(&reply)) };
     Ok(pb::HeartbeatResponse {
         controller_epoch: epoch.0,
@@ -121,7 +124,12 @@ pub(crate) fn create_topics(request: pb::CreateTopicsRequest) -> Request {
         partitions: said(topic.partitions),
         replication_factor: said(topic.replication_factor),
         // A map's order differs from call to call; the records' must not.
-        configs: topic.configs.into_iter().collect::<std::collections::BTreeMap<_, _>>().into_iter().collect(),
+        configs: topic
+            .configs
+            .into_iter()
+            .collect::<std::collections::BTreeMap<_, _>>()
+            .into_iter()
+            .collect(),
         assignments: assignments(topic.assignments),
     });
     Request::CreateTopics(CreateTopics { topics: topics.collect(), validate_only: request.validate_only })
@@ -186,8 +194,9 @@ pub(crate) fn created_partitions(
     _: ControllerEpoch,
 ) -> Result<pb::CreatePartitionsResponse, Status> {
     let Reply::CreatedPartitions(created) = reply else { return Err(mismatched(&reply)) };
-    let results = created.results.into_iter().map(|(name, result)| {
-        pb::create_partitions_response::Result { name, error: result.err().as_ref().map(error) }
+    let results = created.results.into_iter().map(|(name, result)| pb::create_partitions_response::Result {
+        name,
+        error: result.err().as_ref().map(error),
     });
     Ok(pb::CreatePartitionsResponse { results: results.collect(), metadata_index: created.index.0 })
 }
@@ -236,7 +245,10 @@ pub(crate) fn allocate_producer_ids(request: &pb::AllocateProducerIdsRequest) ->
     Request::AllocateProducerIds(AllocateProducerIds { broker, epoch })
 }
 
-pub(crate) fn producer_ids(reply: Reply, _: ControllerEpoch) -> Result<pb::AllocateProducerIdsResponse, Status> {
+pub(crate) fn producer_ids(
+    reply: Reply,
+    _: ControllerEpoch,
+) -> Result<pb::AllocateProducerIdsResponse, Status> {
     let Reply::ProducerIds(ids) = reply else { return Err(mismatched(&reply)) };
     Ok(pb::AllocateProducerIdsResponse { first_producer_id: ids.first.0, count: ids.count })
 }
@@ -265,10 +277,11 @@ pub(crate) fn altered_partitions(
     _: ControllerEpoch,
 ) -> Result<pb::AlterPartitionResponse, Status> {
     let Reply::AlteredPartitions(altered) = reply else { return Err(mismatched(&reply)) };
-    let results = altered.results.into_iter().map(|(partition, result)| pb::alter_partition_response::Result {
-        topic_id: topic_id_bytes(partition.topic),
-        partition: partition.partition.0,
-        error: result.err().as_ref().map(error),
-    });
+    let results =
+        altered.results.into_iter().map(|(partition, result)| pb::alter_partition_response::Result {
+            topic_id: topic_id_bytes(partition.topic),
+            partition: partition.partition.0,
+            error: result.err().as_ref().map(error),
+        });
     Ok(pb::AlterPartitionResponse { results: results.collect(), metadata_index: altered.index.0 })
 }

@@ -2,15 +2,12 @@
 
 mod settings;
 
-use std::{process::ExitCode, time::Duration};
+use std::{io::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::Parser as _;
 use semel_controller::{Controller, Environment, Stopped};
 use semel_service::{grpc, health::Health, http, metrics::Registry, net, runtime, shutdown, telemetry};
-
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     match run() {
@@ -38,15 +35,15 @@ async fn serve(settings: settings::Settings) -> anyhow::Result<ExitCode> {
     let http_listener = net::bind(&settings.http).await?;
     let (grpc_address, http_address) = (grpc_listener.local_addr()?, http_listener.local_addr()?);
     let config = settings.controller(grpc_address)?;
-    let controller =
-        Controller::start(config, Environment::real(registry.clone(), health.clone()))?;
+    let controller = Controller::start(config, Environment::real(registry.clone(), health.clone()))?;
     let server = grpc::Server::new(grpc::ServerConfig::default(), &registry, &health);
     let grpc = tokio::spawn(controller.serve_on(server).serve(grpc_listener, stop.clone()));
     let routes = http::router(registry, health.clone());
     let http = tokio::spawn(http::serve(http_listener, routes, stop.clone()));
     let announce = async {
         controller.ready().await;
-        println!("semel-controller ready grpc={grpc_address} http={http_address}");
+        // Whoever started this may have closed the other end: no reason to stop.
+        let _ = writeln!(std::io::stdout(), "semel-controller ready grpc={grpc_address} http={http_address}");
         std::future::pending::<()>().await;
     };
     tokio::select! {

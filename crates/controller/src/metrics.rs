@@ -45,7 +45,10 @@ impl Metrics {
                 LATENCY_BUCKETS,
             ),
             messages_sent: counter("raft_messages_sent_total", "Raft messages handed to the network"),
-            messages_dropped: counter("raft_messages_dropped_total", "Raft messages that a peer did not take"),
+            messages_dropped: counter(
+                "raft_messages_dropped_total",
+                "Raft messages that a peer did not take",
+            ),
         }
     }
 

@@ -46,8 +46,13 @@ impl Peers {
             let _runtime = runtime.enter();
             let client = RaftServiceClient::new(grpc::channel(&address, &config)?);
             let (sender, receiver) = mpsc::channel(QUEUE);
-            let peer =
-                Peer { id, client, queue: receiver, cluster_id: Arc::clone(cluster_id), inbox: inbox.clone() };
+            let peer = Peer {
+                id,
+                client,
+                queue: receiver,
+                cluster_id: Arc::clone(cluster_id),
+                inbox: inbox.clone(),
+            };
             runtime.spawn(peer.run());
             queues.insert(id, sender);
         }

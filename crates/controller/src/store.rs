@@ -5,7 +5,7 @@
 //!   M conf | hard | snapshot | trunc what `semel_control::log_store::Key` names
 //! ```
 
-use std::{fs, io, ops::Range, path::Path, path::PathBuf, sync::Arc, time::Duration};
+use std::{cell::Cell, fs, io, ops::Range, path::Path, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use semel_control::log_store::{Batch, Key, LogStore};
@@ -50,6 +50,8 @@ pub enum StoreError {
 /// An open store.
 pub(crate) struct SledStore {
     tree: sled::Db,
+    /// Something has failed. sled's own drop flushes, and would wait without end for what was never written.
+    has_failed: Cell<bool>,
     clock: Arc<dyn Clock>,
     sync_seconds: Histogram,
 }
@@ -85,7 +87,15 @@ impl SledStore {
                 Err(cause) => return Err(StoreError::Open { path: dir.to_owned(), cause }),
             }
         };
-        Ok(Self { tree, clock, sync_seconds })
+        Ok(Self { tree, has_failed: Cell::new(false), clock, sync_seconds })
+    }
+}
+
+impl SledStore {
+    /// sled tells of a failed write in the background at whatever is asked next, a read too.
+    fn unreadable(&self, cause: sled::Error) -> StoreError {
+        self.has_failed.set(true);
+        StoreError::Read(cause)
     }
 }
 
@@ -109,7 +119,7 @@ impl LogStore for SledStore {
     type Error = StoreError;
 
     fn get(&self, key: Key) -> Result<Option<Bytes>, StoreError> {
-        let found = self.tree.get(key_bytes(key)).map_err(StoreError::Read)?;
+        let found = self.tree.get(key_bytes(key)).map_err(|cause| self.unreadable(cause))?;
         Ok(found.map(|value| Bytes::copy_from_slice(&value)))
     }
 
@@ -118,7 +128,7 @@ impl LogStore for SledStore {
         let mut size = 0_u64;
         let keys = key_bytes(Key::Entry(range.start))..key_bytes(Key::Entry(range.end));
         for entry in self.tree.range(keys) {
-            let (key, value) = entry.map_err(StoreError::Read)?;
+            let (key, value) = entry.map_err(|cause| self.unreadable(cause))?;
             size += value.len() as u64;
             if size > bytes_max && !found.is_empty() {
                 break;
@@ -140,13 +150,25 @@ impl LogStore for SledStore {
         for (key, value) in batch.put {
             changes.insert(key_bytes(key), &value[..]);
         }
+        // Until it has worked: a panic within sled, too, leaves a store that must not be flushed.
+        self.has_failed.set(true);
         self.tree.apply_batch(changes).map_err(StoreError::Write)?;
         if batch.sync {
             let start = self.clock.monotonic();
             self.tree.flush().map_err(StoreError::Sync)?;
             self.sync_seconds.observe(self.clock.monotonic().saturating_sub(start).as_secs_f64());
         }
+        self.has_failed.set(false);
         Ok(())
+    }
+}
+
+impl Drop for SledStore {
+    fn drop(&mut self) {
+        if self.has_failed.get() {
+            // One handle that is never dropped keeps the tree's own drop from running.
+            std::mem::forget(self.tree.clone());
+        }
     }
 }
 
@@ -184,9 +206,9 @@ mod tests {
             let mut store = open(dir.path());
             let put = vec![entry(1, "a"), entry(2, "b"), entry(3, "c"), (Key::HardState, "h".into())];
             store.write(Batch { put, sync: true, ..Batch::default() }).unwrap();
-            store
-                .write(Batch { remove: vec![2..4], put: vec![entry(2, "B")], sync: true })
-                .unwrap();
+            let mut batch = Batch { put: vec![entry(2, "B")], sync: true, ..Batch::default() };
+            batch.remove.push(2..4);
+            store.write(batch).unwrap();
         }
         // What a crash may leave behind.
         fs::write(dir.path().join("snap.0000000000000FFF"), b"").unwrap();

@@ -44,7 +44,9 @@ impl Watchers {
     ) {
         let mut watcher = Watcher { sender, next: after.next() };
         let is_added = match changes {
-            Some(changes) => changes.iter().all(|delta| watcher.send_delta(delta.index, || delta_message(delta))),
+            Some(changes) => {
+                changes.iter().all(|delta| watcher.send_delta(delta.index, || delta_message(delta)))
+            }
             None => watcher.send_image(image.index(), || image_message(image)),
         };
         if is_added {

@@ -192,7 +192,8 @@ async fn a_watcher_goes_on_at_another_controller() {
     // A follower names the leader.
     let mut client = connect(&cluster.addresses[&follower]).await.unwrap();
     let refused = client.create_topics(pb::CreateTopicsRequest::default()).await.unwrap_err();
-    let hint = refused.metadata().get(semel_controller::LEADER_TRAILER).map(|at| at.to_str().unwrap().to_owned());
+    let hint =
+        refused.metadata().get(semel_controller::LEADER_TRAILER).map(|at| at.to_str().unwrap().to_owned());
     let now = cluster.leader().await;
     assert!(hint.is_none() || now != leader || hint == Some(cluster.addresses[&leader].clone()));
     broker.stop().await;
@@ -213,7 +214,7 @@ async fn a_broker_that_breaks_off_is_fenced_and_may_come_back_at_once() {
     drop(stream);
     // Long before the session's nine seconds.
     let began = cluster.clock.monotonic();
-    image_at(&cluster, 1, |image| !alive(image)).await;
+    image_at(&cluster, 1, |image| image.broker(BrokerId(1)).is_some_and(|broker| broker.fenced)).await;
     let took = cluster.clock.monotonic() - began;
     println!("fenced {took:?} after its connection broke");
     assert!(took < Duration::from_secs(8));

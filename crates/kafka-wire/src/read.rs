@@ -90,6 +90,8 @@ pub enum DecodeError {
     },
 }
 
+/// The longest string of any version.
+pub(crate) const STRING_BYTES_MAX: usize = i16::MAX as usize;
 /// Memory that decoded arrays may take, per byte of the frame. The leanest honest elements (a topic of one letter
 /// without partitions) take about eight times their size on the wire.
 const BUDGET_PER_BYTE: usize = 16;
@@ -168,6 +170,14 @@ impl Reader {
     pub(crate) fn nullable_string(&mut self, flex: bool, null: bool) -> Result<Option<KString>, DecodeError> {
         let length = if flex { self.compact_length()? } else { i64::from(self.i16()?) };
         let Some(length) = self.length(length, null)? else { return Ok(None) };
+        // Kafka holds strings to this in compact versions too; a longer one could be read but never written back.
+        if length > STRING_BYTES_MAX {
+            return Err(DecodeError::BadLength {
+                at: self.at,
+                length: length as i64,
+                remaining: self.remaining(),
+            });
+        }
         let at = self.at;
         let text = KString::from_utf8(self.slice(length)?).map_err(|_| DecodeError::NotUtf8 { at })?;
         Ok(Some(text))
@@ -374,6 +384,21 @@ mod tests {
             Err(DecodeError::BadLength { at: 2, length: -2, remaining: 0 })
         );
         assert_eq!(reader(&[0]).bytes(true), Err(DecodeError::UnexpectedNull { at: 1 }));
+    }
+
+    #[test]
+    fn a_compact_string_is_no_longer_than_a_plain_one() {
+        let compact = |length: usize| {
+            let varint =
+                [(length + 1) as u8 | 0x80, ((length + 1) >> 7) as u8 | 0x80, ((length + 1) >> 14) as u8];
+            [&varint[..], &vec![b'a'; length]].concat()
+        };
+        let longest = reader(&compact(STRING_BYTES_MAX)).string(true).map(|text| text.as_str().len());
+        assert_eq!(longest, Ok(STRING_BYTES_MAX));
+        assert_eq!(
+            reader(&compact(STRING_BYTES_MAX + 1)).string(true),
+            Err(DecodeError::BadLength { at: 3, length: 32_768, remaining: 32_768 })
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use crate::error_code::ErrorCode;
 use crate::kstring::KString;
+use crate::read::STRING_BYTES_MAX;
 
 /// Why a message cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -234,7 +235,7 @@ impl Writer {
     ) -> Result<(), EncodeError> {
         let text = value.map(|text| text.as_bytes());
         // A string is held to 32,767 bytes in compact versions too, so that every version can carry it.
-        let length = checked(text.map(<[u8]>::len), null, i16::MAX as usize, field)?;
+        let length = checked(text.map(<[u8]>::len), null, STRING_BYTES_MAX, field)?;
         if flex {
             self.compact_length(length);
         } else {

@@ -32,6 +32,26 @@ impl StorageError {
         Self::new(doing, path, io::Error::new(io::ErrorKind::InvalidData, why.into()))
     }
 
+    /// How far the trouble reaches.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        // Linux's numbers; `io::ErrorKind` has no names for them.
+        const ENFILE: i32 = 23;
+        const EMFILE: i32 = 24;
+        const ENOMEM: i32 = 12;
+        if self.is_disk_full() {
+            return Reach::DiskFull;
+        }
+        match self.cause.kind() {
+            io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => Reach::Log,
+            io::ErrorKind::OutOfMemory => Reach::Operation,
+            _ => match self.cause.raw_os_error() {
+                Some(ENFILE | EMFILE | ENOMEM) => Reach::Operation,
+                _ => Reach::Directory,
+            },
+        }
+    }
+
     /// Whether there was no room: worth a retry once some is freed, unlike a broken drive.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
@@ -40,6 +60,19 @@ impl StorageError {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
         )
     }
+}
+
+/// What a [`StorageError`] spoils.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// This operation; the process was short of descriptors or memory, and the disk is not to blame.
+    Operation,
+    /// Appends, until there is room again.
+    DiskFull,
+    /// This log: a file of it is not what it must be. Others in the directory are as good as before.
+    Log,
+    /// Everything in the directory: the drive or its file system refuses.
+    Directory,
 }
 
 /// Attaches what was being done to an I/O error.
@@ -127,4 +160,18 @@ pub enum ReadError {
     /// The disk refused.
     #[error(transparent)]
     Storage(#[from] StorageError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_reaches_as_far_as_its_cause() {
+        let reach = |cause: io::Error| StorageError::new("open", Path::new("x"), cause).reach();
+        assert_eq!(reach(io::Error::from_raw_os_error(24)), Reach::Operation);
+        assert_eq!(reach(io::ErrorKind::StorageFull.into()), Reach::DiskFull);
+        assert_eq!(reach(io::ErrorKind::InvalidData.into()), Reach::Log);
+        assert_eq!(reach(io::Error::from_raw_os_error(5)), Reach::Directory);
+    }
 }

@@ -97,6 +97,13 @@ fn decode<E: Entry>(bytes: &[u8]) -> Option<Vec<E>> {
     entries.is_sorted_by(E::precedes).then_some(entries)
 }
 
+/// Adds an entry if it may stand after the last one: a damaged batch must not spoil what is found through the others.
+pub(crate) fn push<E: Entry>(entries: &mut Vec<E>, entry: E) {
+    if entries.last().is_none_or(|last| last.precedes(&entry)) {
+        entries.push(entry);
+    }
+}
+
 pub(crate) fn encode<E: Entry>(entries: &[E]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(entries.len() * E::SIZE);
     for entry in entries {
@@ -143,8 +150,7 @@ impl<E: Entry> Growing<E> {
     }
 
     pub(crate) fn push(&mut self, entry: E) {
-        debug_assert!(self.last().is_none_or(|last| last.precedes(&entry)));
-        self.entries.push(entry);
+        push(&mut self.entries, entry);
     }
 
     pub(crate) fn has_many_pending(&self) -> bool {

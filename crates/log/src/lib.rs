@@ -63,7 +63,7 @@ pub use checkpoint::Offsets;
 pub use cleaner::{CleanError, CleanPlan, CleanRequest, CleanStats, Cleaned};
 pub use config::{CleanupPolicy, Config, ConfigError};
 pub use epochs::{EpochEnd, EpochEntry};
-pub use error::{AppendError, ReadError, StorageError};
+pub use error::{AppendError, Reach, ReadError, StorageError};
 pub use flush::FlushTicket;
 pub use log_dir::{
     DirectoryId, Identity, LogDir, LogDirError, LogDirs, MetaProperties, Opened, PartitionDir,

@@ -399,7 +399,13 @@ impl<D: Disk> PartitionLog<D> {
 
     /// Ends the log for a clean stop: indexes complete, everything on stable storage, and the producers' table
     /// written, so that the next start reads no batches. Nothing may be appended afterwards.
+    ///
+    /// A log that has failed is not closed but left for recovery: a sync that now succeeds says nothing of the pages
+    /// that an earlier one lost.
     pub fn close(&mut self, producers: &[ProducerSnapshotEntry]) -> Result<(), StorageError> {
+        if self.failed {
+            return Err(StorageError::new("close", &self.dir, io::Error::other("the log has failed")));
+        }
         self.active.finish_indexes(&self.disk)?;
         self.write_snapshot(self.log_end_offset(), producers)?;
         self.remove_stray_snapshots();

@@ -82,7 +82,7 @@ impl<D: Disk> PartitionLog<D> {
                         let control = self.control_of(place.file(), position, &header)?;
                         each(&header, control);
                     }
-                    Ok(None) | Err(Stop::Bad { .. }) => break,
+                    Ok(None) | Err(Stop::Bad) => break,
                     Err(stop @ Stop::Io(_)) => return Err(self.stopped(&place, from, stop)),
                 }
             }

@@ -221,7 +221,7 @@ impl<D: Disk> PartitionLog<D> {
     pub(crate) fn stopped(&self, place: &Place<'_, D>, expected: Offset, stop: Stop) -> ReadError {
         match stop {
             Stop::Io(cause) => self.read_failed(place.base_offset(), cause),
-            Stop::Bad { .. } => {
+            Stop::Bad => {
                 let range = OffsetRange { start: expected, end: self.segment_end(place.base_offset()) };
                 self.note_corrupt(range);
                 ReadError::Corrupt { from: range.start, to: range.end }
@@ -270,7 +270,7 @@ impl<D: Disk> PartitionLog<D> {
                         }
                         (end, next_offset) = (headers.position(), header.next_offset());
                     }
-                    Ok(None) | Err(Stop::Bad { .. }) => break,
+                    Ok(None) | Err(Stop::Bad) => break,
                     Err(stop @ Stop::Io(_)) => return Err(self.stopped(place, next_offset, stop)),
                 }
             }

@@ -12,7 +12,7 @@ use std::{
 
 use semel_env::{DirEntry, Disk, DiskFile, Open};
 use semel_model::{Offset, OffsetRange, Timestamp};
-use semel_record::{BatchError, BatchHeader, ProducerSnapshotEntry};
+use semel_record::{BatchHeader, ProducerSnapshotEntry};
 
 use crate::{
     checkpoint, cleaner,
@@ -79,8 +79,8 @@ struct Scanned<D: Disk> {
     indexed: Indexed,
     /// Where the last whole valid batch ends.
     good: u32,
-    /// What stands there instead of another one.
-    bad: Option<BatchError>,
+    /// Whether something else than a batch stands there.
+    bad: bool,
     /// What the index files hold, if they hold an index at all.
     stored: Stored,
 }
@@ -210,7 +210,7 @@ impl<D: Disk> Opening<D> {
                     Ok(Some((_, header))) => {
                         self.epochs.assign(header.leader_epoch, header.base_offset);
                     }
-                    Ok(None) | Err(Stop::Bad { .. }) => break,
+                    Ok(None) | Err(Stop::Bad) => break,
                     Err(Stop::Io(cause)) => return Err(self.failed(found.base_offset, cause)),
                 }
             }
@@ -237,7 +237,7 @@ impl<D: Disk> Opening<D> {
             let check_from = self.known.recovery_point.unwrap_or(Offset::ZERO);
             let mut scanned = self.scan_segment(found, check_from, clean)?;
             let end = scanned.indexed.tally.next_offset;
-            let torn = if scanned.bad.is_some() {
+            let torn = if scanned.bad {
                 self.settle_bad(found, next_base, promised, &mut scanned)?
             } else {
                 // A later segment that was never promised must go on where this one ends.
@@ -361,22 +361,19 @@ impl<D: Disk> Opening<D> {
         let mut headers = Headers::new(&*file, start, found.size);
         let (good, bad) = loop {
             match headers.next() {
-                Ok(None) => break (found.size, None),
+                Ok(None) => break (found.size, false),
                 Ok(Some((position, header))) => {
                     let in_order = header.base_offset >= next_offset
                         && header.last_offset().since(base_offset) <= i64::from(i32::MAX);
                     if !in_order {
-                        break (position, Some(BatchError::BadLength { length: header.length }));
+                        break (position, true);
                     }
                     if check_all || header.next_offset() > check_from {
                         self.recovery.checked_bytes += header.size_in_bytes() as u64;
                         let matches = crc_matches(&*file, position, &header, &mut self.buffer)
                             .map_err(|cause| self.failed(base_offset, cause))?;
                         if !matches {
-                            break (
-                                position,
-                                Some(BatchError::CrcMismatch { stored: header.crc, computed: 0 }),
-                            );
+                            break (position, true);
                         }
                     }
                     next_offset = header.next_offset();
@@ -394,7 +391,7 @@ impl<D: Disk> Opening<D> {
                         indexed.add(position, &header);
                     }
                 }
-                Err(Stop::Bad { position, cause }) => break (position, Some(cause)),
+                Err(Stop::Bad) => break (headers.position(), true),
                 Err(Stop::Io(cause)) => return Err(self.failed(base_offset, cause)),
             }
         };
@@ -442,7 +439,7 @@ impl<D: Disk> Opening<D> {
                         break position == last.position && relative == Some(last.relative);
                     }
                 }
-                Ok(None) | Err(Stop::Bad { .. }) => break false,
+                Ok(None) | Err(Stop::Bad) => break false,
                 Err(Stop::Io(cause)) => return Err(self.failed(base_offset, cause)),
             }
         };
@@ -542,7 +539,7 @@ impl<D: Disk> Opening<D> {
         let damaged = self.corrupt.iter().any(|range| range.start == scanned.indexed.tally.next_offset);
         // The damaged part stays in the file, and the file stays as large.
         let size = if damaged { last.size } else { scanned.good };
-        let unclean = !self.known.clean || scanned.bad.is_some();
+        let unclean = !self.known.clean || scanned.bad;
         let txn = self.recover_txn_index(base_offset, &scanned, unclean)?;
         let created = scanned.file.modified().map_or(self.now, |at| at.min(self.now));
         let Indexed { tally, index, mut times } = scanned.indexed;
@@ -608,7 +605,7 @@ impl<D: Disk> Opening<D> {
         let mut headers = Headers::new(&*scanned.file, start, scanned.good);
         while let Some((position, header)) = match headers.next() {
             Ok(next) => next,
-            Err(Stop::Bad { .. }) => None,
+            Err(Stop::Bad) => None,
             Err(Stop::Io(cause)) => return Err(self.failed(base_offset, cause)),
         } {
             if header.next_offset() <= from {
@@ -698,7 +695,7 @@ impl<D: Disk> Opening<D> {
     fn rebuild_closed(&mut self, log: &PartitionLog<D>) -> Result<(), ReadError> {
         for (&base, closed) in &log.closed {
             if let Some(mut scanned) = self.scanned.remove(&base)
-                && scanned.bad.is_none()
+                && !scanned.bad
             {
                 scanned.indexed.finish();
                 let _ = store_index(&self.disk, &self.path(base, INDEX), &scanned.indexed.index);

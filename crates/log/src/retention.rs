@@ -65,10 +65,9 @@ impl<D: Disk> PartitionLog<D> {
     fn move_start(&mut self, offset: Offset) {
         self.log_start_offset = self.log_start_offset.max(offset);
         self.cleaned_to = self.cleaned_to.max(self.log_start_offset);
-        if self.epochs.truncate_from_start(self.log_start_offset) {
-            // The file may say more than there is: that is put right when it is next written, or read.
-            let _ = self.write_epochs();
-        }
+        // The file says more than there is until it is next written, which does no harm: a start cuts it. A sync here
+        // would make every DeleteRecords wait for the disk.
+        self.epochs.truncate_from_start(self.log_start_offset);
         self.trim_corrupt();
     }
 

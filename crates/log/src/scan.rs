@@ -4,9 +4,9 @@ use std::io;
 
 use semel_env::DiskFile;
 use semel_model::{Offset, Timestamp};
-use semel_record::{BatchError, BatchHeader, LOG_OVERHEAD};
+use semel_record::{BatchHeader, LOG_OVERHEAD};
 
-use crate::index::{OffsetEntry, TimeEntry, relative};
+use crate::index::{self, OffsetEntry, TimeEntry, relative};
 
 /// Read at once while walking headers: with small batches this holds many of them, with large ones it costs no more
 /// than the header alone.
@@ -21,8 +21,8 @@ const CRC_START: u64 = 21;
 pub(crate) enum Stop {
     /// The disk refused.
     Io(io::Error),
-    /// What stands at this position is no whole, valid batch.
-    Bad { position: u32, cause: BatchError },
+    /// What stands where the walk is, is no whole batch that follows the one before it.
+    Bad,
 }
 
 /// Walks batch headers in `position..end` of a file.
@@ -30,6 +30,8 @@ pub(crate) struct Headers<'a, F> {
     file: &'a F,
     position: u32,
     end: u32,
+    /// The next batch begins at this offset or later.
+    floor: Offset,
     chunk: [u8; CHUNK],
     chunk_start: u32,
     chunk_len: usize,
@@ -37,7 +39,7 @@ pub(crate) struct Headers<'a, F> {
 
 impl<'a, F: DiskFile> Headers<'a, F> {
     pub(crate) fn new(file: &'a F, position: u32, end: u32) -> Self {
-        Self { file, position, end, chunk: [0; CHUNK], chunk_start: 0, chunk_len: 0 }
+        Self { file, position, end, floor: Offset::ZERO, chunk: [0; CHUNK], chunk_start: 0, chunk_len: 0 }
     }
 
     /// Where the next batch starts.
@@ -61,10 +63,7 @@ impl<'a, F: DiskFile> Headers<'a, F> {
                 self.file.read_exact_at(&mut self.chunk[..wanted], u64::from(at)).map_err(|cause| {
                     match cause.kind() {
                         // The file is shorter than it was: a damaged segment, not a broken disk.
-                        io::ErrorKind::UnexpectedEof => Stop::Bad {
-                            position: at,
-                            cause: BatchError::Truncated { needed: wanted, available: 0 },
-                        },
+                        io::ErrorKind::UnexpectedEof => Stop::Bad,
                         _ => Stop::Io(cause),
                     }
                 })?;
@@ -73,12 +72,13 @@ impl<'a, F: DiskFile> Headers<'a, F> {
                 &self.chunk[..wanted]
             }
         };
-        let bad = |cause| Stop::Bad { position: at, cause };
-        let header = BatchHeader::parse(bytes).map_err(bad)?;
+        let header = BatchHeader::parse(bytes).map_err(|_| Stop::Bad)?;
         let size = header.size_in_bytes();
-        if size > left {
-            return Err(bad(BatchError::Truncated { needed: size, available: left }));
+        // Neither base offset nor leader epoch stand under the checksum: that offsets grow is all that guards them.
+        if size > left || header.base_offset < self.floor {
+            return Err(Stop::Bad);
         }
+        self.floor = header.next_offset();
         // A batch is at most 2 GiB and `left` an u32, so this can't overflow.
         self.position = at + size as u32;
         Ok(Some((at, header)))
@@ -186,13 +186,19 @@ impl Indexed {
 
     pub(crate) fn add(&mut self, position: u32, header: &BatchHeader) {
         if let Some(entry) = self.tally.add(position, header) {
-            self.index.push(entry);
-            self.times.extend(self.tally.time_entry(self.times.last().copied()));
+            index::push(&mut self.index, entry);
+            self.add_time();
         }
     }
 
     /// What a closed segment's time index ends with.
     pub(crate) fn finish(&mut self) {
-        self.times.extend(self.tally.time_entry(self.times.last().copied()));
+        self.add_time();
+    }
+
+    fn add_time(&mut self) {
+        if let Some(entry) = self.tally.time_entry(self.times.last().copied()) {
+            index::push(&mut self.times, entry);
+        }
     }
 }

@@ -46,7 +46,7 @@ impl<D: Disk> Scrub<D> {
                     }
                     start = header.next_offset();
                 }
-                Err(Stop::Bad { .. }) => return damaged(start),
+                Err(Stop::Bad) => return damaged(start),
                 Err(Stop::Io(cause)) => return Err(cause),
             }
         }

@@ -111,7 +111,7 @@ impl<D: Disk> PartitionLog<D> {
                 Ok(Some((position, header))) => indexed.add(position, &header),
                 Ok(None) => break,
                 Err(Stop::Io(cause)) => return Err(self.read_failed(base_offset, cause).into()),
-                Err(Stop::Bad { .. }) => {
+                Err(Stop::Bad) => {
                     let range = semel_model::OffsetRange {
                         start: indexed.tally.next_offset,
                         end: self.segment_end(base_offset),

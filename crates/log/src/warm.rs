@@ -214,7 +214,7 @@ impl<D: Disk> PartitionLog<D> {
                 }
                 Err(Stop::Io(cause)) => return Err(self.read_failed(base_offset, cause)),
                 // The damage is found, and noted, by building the indexes again.
-                Err(Stop::Bad { .. }) => return Ok(None),
+                Err(Stop::Bad) => return Ok(None),
             }
         }
         let complete = index_seen && time_seen && tail.index.is_empty();
@@ -235,7 +235,7 @@ impl<D: Disk> PartitionLog<D> {
                 Ok(None) => break,
                 Ok(Some((position, header))) => indexed.add(position, &header),
                 Err(Stop::Io(cause)) => return Err(self.read_failed(base_offset, cause)),
-                Err(Stop::Bad { .. }) => {
+                Err(Stop::Bad) => {
                     let start = indexed.tally.next_offset;
                     self.note_corrupt(OffsetRange { start, end: self.segment_end(base_offset) });
                     break;
@@ -260,11 +260,18 @@ impl<D: Disk> PartitionLog<D> {
         while let Some((position, header)) = match headers.next() {
             Ok(next) => next,
             Err(Stop::Io(cause)) => return Err(self.read_failed(base_offset, cause)),
-            Err(Stop::Bad { .. }) => None,
+            Err(Stop::Bad) => None,
         } {
             aborted.extend(open.add(&header, self.control_of(file, position, &header)?));
         }
         let path = txn_index::path(&self.dir, base_offset);
+        // What is right is left alone: on a full disk it could not be written again.
+        if let Some(stored) = TxnIndex::open(&self.disk, path.clone(), base_offset)
+            && stored.count() == aborted.len() as u64
+            && aborted.iter().zip(0..).all(|(entry, at)| stored.get(at).is_ok_and(|stored| stored == *entry))
+        {
+            return Ok(stored);
+        }
         Ok(TxnIndex::rebuild(&self.disk, path, &aborted)?)
     }
 

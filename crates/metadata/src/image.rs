@@ -421,7 +421,11 @@ impl ClusterImage {
         }
         let partition = Partition {
             replicas: Arc::clone(&state.replicas),
-            isr: if state.isr == state.replicas { Arc::clone(&state.replicas) } else { Arc::clone(&state.isr) },
+            isr: if state.isr == state.replicas {
+                Arc::clone(&state.replicas)
+            } else {
+                Arc::clone(&state.isr)
+            },
             leader: state.leader,
             leader_epoch: state.leader_epoch,
             partition_epoch: state.partition_epoch,

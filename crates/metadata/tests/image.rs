@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
 use semel_metadata::{
-    Change, ClusterImage, ConfigResource, Delta, IncarnationId, Message, PartitionState, Record, RegisterBroker,
-    Session, SessionError, changes_between,
+    Change, ClusterImage, ConfigResource, Delta, IncarnationId, Message, PartitionState, Record,
+    RegisterBroker, Session, SessionError, changes_between,
 };
 use semel_model::{
     BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, MetadataIndex, PartitionEpoch, PartitionIndex,
@@ -198,17 +198,11 @@ fn an_older_controller_is_refused() {
     assert_eq!(session.receive(delta(1, 5)), Ok(Vec::new()));
     assert_eq!(
         session.receive(delta(2, 4)),
-        Err(SessionError::StaleControllerEpoch {
-            received: ControllerEpoch(4),
-            applied: ControllerEpoch(5)
-        })
+        Err(SessionError::StaleControllerEpoch { received: ControllerEpoch(4), applied: ControllerEpoch(5) })
     );
     let mut old = ClusterImage::new();
     old.advance(MetadataIndex(9), ControllerEpoch(4));
-    assert!(matches!(
-        session.receive(Message::Image(old)),
-        Err(SessionError::StaleControllerEpoch { .. })
-    ));
+    assert!(matches!(session.receive(Message::Image(old)), Err(SessionError::StaleControllerEpoch { .. })));
     let mut behind = ClusterImage::new();
     behind.advance(MetadataIndex(0), ControllerEpoch(6));
     assert!(matches!(session.receive(Message::Image(behind)), Err(SessionError::BehindUs { .. })));

@@ -56,7 +56,11 @@ impl v1::Error {
 
 impl std::fmt::Display for v1::Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.message.is_empty() { f.write_str(&self.name) } else { write!(f, "{}: {}", self.name, self.message) }
+        if self.message.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}: {}", self.name, self.message)
+        }
     }
 }
 

@@ -9,7 +9,14 @@
 pub mod error;
 pub mod metadata;
 
-#[allow(missing_docs, unreachable_pub, clippy::large_enum_variant, clippy::doc_markdown, clippy::disallowed_types, rust_2018_idioms)]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::large_enum_variant,
+    clippy::doc_markdown,
+    clippy::disallowed_types,
+    rust_2018_idioms
+)]
 mod generated {
     pub mod semel {
         pub mod v1 {

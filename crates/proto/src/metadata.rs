@@ -399,11 +399,8 @@ mod tests {
         }
         assert_eq!(decode_image(encode_image(&image)).unwrap(), image);
         assert_eq!(watch_message(image_message(&image)).unwrap(), Message::Image(image));
-        let delta = Delta {
-            index: MetadataIndex(9),
-            controller_epoch: ControllerEpoch(3),
-            records: samples(),
-        };
+        let delta =
+            Delta { index: MetadataIndex(9), controller_epoch: ControllerEpoch(3), records: samples() };
         assert_eq!(watch_message(delta_message(&delta)).unwrap(), Message::Delta(delta));
     }
 
@@ -415,7 +412,10 @@ mod tests {
         use pb::metadata_record::Record as P;
         assert_eq!(say(None), "metadata record of an unknown kind: written by a newer version");
         let topic_id = Bytes::from_static(b"short");
-        assert_eq!(say(Some(P::TopicRemoved(pb::TopicRemoved { topic_id }))), "topic_id has 5 bytes instead of 16");
+        assert_eq!(
+            say(Some(P::TopicRemoved(pb::TopicRemoved { topic_id }))),
+            "topic_id has 5 bytes instead of 16"
+        );
         let mut created = pb::TopicCreated { name: "a/b".into(), topic_id: Bytes::from_static(&[0; 16]) };
         assert_eq!(say(Some(P::TopicCreated(created.clone()))), "bad topic name");
         created.name = "..".into();

@@ -88,6 +88,7 @@ pub struct Appending<'a, M: StateMachine> {
 #[derive(Debug)]
 pub struct Step<M: StateMachine, T> {
     /// Callers with their answers, in the order they were decided.
+    #[allow(clippy::type_complexity)] // an alias would hide the bounds that Debug needs
     pub ended: Vec<(T, Ended<M::Reply, M::Error>)>,
     /// To change now.
     pub timers: Vec<TimerOp<M::Timer>>,
@@ -326,10 +327,7 @@ impl<M: StateMachine, T> Driver<M, T> {
     }
 
     fn position(&self, number: BatchNumber) -> Result<usize, DriverError> {
-        self.in_flight
-            .iter()
-            .position(|batch| batch.number == number)
-            .ok_or(DriverError::NotNext(number))
+        self.in_flight.iter().position(|batch| batch.number == number).ok_or(DriverError::NotNext(number))
     }
 
     fn expect(&self, phase: Phase) -> Result<(), DriverError> {

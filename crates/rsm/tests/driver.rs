@@ -82,7 +82,9 @@ fn active() -> Driver<Sum, u32> {
     driver
 }
 
-fn ask(driver: &mut Driver<Sum, u32>, request: Request, token: u32) -> (Option<BatchNumber>, Vec<(u32, Ended<u64, u64>)>) {
+type Answers = Vec<(u32, Ended<u64, u64>)>;
+
+fn ask(driver: &mut Driver<Sum, u32>, request: Request, token: u32) -> (Option<BatchNumber>, Answers) {
     let (batch, step) = driver.handle(&CTX, request, token);
     (batch.map(|batch| batch.number), step.ended)
 }
@@ -96,11 +98,8 @@ fn answers_wait_for_what_they_were_decided_on() {
     assert_eq!(ask(&mut driver, Request::Fail, 3), (None, Vec::new()));
     assert_eq!((driver.committed_state().total, driver.latest_state().total), (0, 5));
     let step = driver.committed(batch.unwrap()).unwrap();
-    let answers = vec![
-        (1, Ended::Answered(Ok(5))),
-        (2, Ended::Answered(Ok(5))),
-        (3, Ended::Answered(Err(5))),
-    ];
+    let answers =
+        vec![(1, Ended::Answered(Ok(5))), (2, Ended::Answered(Ok(5))), (3, Ended::Answered(Err(5)))];
     assert_eq!(step.ended, answers);
     assert_eq!(ask(&mut driver, Request::Read, 4).1, vec![(4, Ended::Answered(Ok(5)))]);
 }

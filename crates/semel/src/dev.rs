@@ -5,9 +5,8 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use anyhow::Context as _;
 use clap::Args;
-use semel_broker::{Broker, FrontDoor, Surroundings};
+use semel_broker::{Broker, FrontDoor, ListenerConfig, Surroundings};
 use semel_controller::{Controller, Environment, Stopped};
-use semel_kafka_gateway::ListenerConfig;
 use semel_model::{BrokerId, ControllerId};
 use semel_service::{grpc, health::Health, http, metrics::Registry, net, runtime, shutdown, telemetry};
 use tokio_util::sync::CancellationToken;

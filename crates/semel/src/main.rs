@@ -6,9 +6,6 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Semel: an exactly-once event log.
 #[derive(Parser, Debug)]
 #[command(name = "semel", version)]

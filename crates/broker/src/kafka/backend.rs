@@ -72,6 +72,20 @@ impl KafkaBackend {
         })
     }
 
+    /// For answers that read or write files for longer than a network thread may: off it.
+    fn blocking<T>(&self, answer: impl FnOnce(&Node) -> T + Send + 'static) -> Reply<Range>
+    where
+        T: Into<Response> + Send + 'static,
+    {
+        let node = self.node.clone();
+        Reply::later(async move {
+            match tokio::task::spawn_blocking(move || answer(&node)).await {
+                Ok(response) => Reply::now(response),
+                Err(error) => Reply::Close { reason: format!("the answer was given up: {error}") },
+            }
+        })
+    }
+
     fn later<F>(&self, answer: impl FnOnce(Arc<Node>) -> F) -> Reply<Range>
     where
         F: Future + Send + 'static,
@@ -91,7 +105,10 @@ impl Backend for KafkaBackend {
         match request {
             Request::Produce(request) => produce::produce(node, request, version),
             Request::Fetch(request) => fetch::fetch(node, request, version),
-            Request::ListOffsets(request) => Reply::now(offsets::list_offsets(node, &request)),
+            Request::ListOffsets(request) if offsets::needs_records(&request) => {
+                self.blocking(move |node| offsets::list_offsets(node, &request, version))
+            }
+            Request::ListOffsets(request) => Reply::now(offsets::list_offsets(node, &request, version)),
             Request::Metadata(request) => self.metadata(request, version),
             Request::FindCoordinator(request) => Reply::now(producers::find_coordinator(&request, version)),
             Request::CreateTopics(request) => {
@@ -100,7 +117,7 @@ impl Backend for KafkaBackend {
             Request::DeleteTopics(request) => {
                 self.later(move |node| async move { topics::delete_topics(&node, request, version).await })
             }
-            Request::DeleteRecords(request) => Reply::now(offsets::delete_records(node, &request)),
+            Request::DeleteRecords(request) => self.blocking(move |node| offsets::delete_records(node, &request)),
             Request::InitProducerId(request) => producers::init_producer_id(node, request),
             Request::OffsetForLeaderEpoch(request) => {
                 Reply::now(offsets::offset_for_leader_epoch(node, &request))

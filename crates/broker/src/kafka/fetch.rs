@@ -36,6 +36,9 @@ pub(crate) type Sessions = SessionCache;
 
 /// From this version on, topics are named by their ids.
 const TOPIC_IDS_FROM: i16 = 13;
+/// From this version on a refusal says who leads (KIP-951); from the other on, where.
+const CURRENT_LEADER_FROM: i16 = 12;
+const NODE_ENDPOINTS_FROM: i16 = 16;
 
 /// The bounds of one fetch.
 #[derive(Clone, Copy)]
@@ -51,8 +54,9 @@ struct Attempt {
     response: FetchResponse,
     ranges: Vec<Range>,
     bytes: u64,
-    /// Whether a partition answered with an error: the client hears of it at once.
-    failed: bool,
+    /// Whether the answer can't wait: a partition answered with an error, or more bytes lie behind those found (a read
+    /// ends with its segment), so waiting for bytes to arrive would be for nothing.
+    at_once: bool,
 }
 
 pub(crate) fn fetch(node: &Arc<Node>, mut request: FetchRequest, version: i16) -> Reply<Range> {
@@ -68,13 +72,14 @@ pub(crate) fn fetch(node: &Arc<Node>, mut request: FetchRequest, version: i16) -
     let bounds = Bounds {
         version,
         isolation: isolation(request.isolation_level),
-        max_bytes: request.max_bytes.max(0).unsigned_abs(),
-        min_bytes: u64::from(request.min_bytes.max(0).unsigned_abs()),
+        max_bytes: request.max_bytes.max(0).unsigned_abs().min(node.fetch_bytes_max),
+        // More than may be sent can't be waited for.
+        min_bytes: u64::from(request.min_bytes.max(0).min(request.max_bytes.max(0)).unsigned_abs()),
     };
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
     let attempt = attempt(node, &session.topics, bounds);
-    if attempt.failed || attempt.bytes >= bounds.min_bytes || wait.is_zero() || session.topics.is_empty() {
-        return finish(node, session, attempt);
+    if attempt.at_once || attempt.bytes >= bounds.min_bytes || wait.is_zero() || session.topics.is_empty() {
+        return finish(node, session, attempt, bounds.version);
     }
     let node = node.clone();
     let deadline = Instant::now() + wait;
@@ -93,20 +98,27 @@ async fn long_poll(node: &Node, session: SessionFetch, bounds: Bounds, deadline:
             }
         }
         let attempt = attempt(node, &session.topics, bounds);
-        if attempt.failed || attempt.bytes >= bounds.min_bytes {
-            return finish(node, session, attempt);
+        if attempt.at_once || attempt.bytes >= bounds.min_bytes {
+            return finish(node, session, attempt, bounds.version);
         }
         if tokio::time::timeout_at(deadline, changed.notified()).await.is_err() {
-            return finish(node, session, attempt);
+            return finish(node, session, attempt, bounds.version);
+        }
+        // Usually this is it, and nothing has to be registered again.
+        let attempt = self::attempt(node, &session.topics, bounds);
+        if attempt.at_once || attempt.bytes >= bounds.min_bytes {
+            return finish(node, session, attempt, bounds.version);
         }
     }
 }
 
-fn finish(node: &Node, session: SessionFetch, attempt: Attempt) -> Reply<Range> {
+fn finish(node: &Node, session: SessionFetch, attempt: Attempt, version: i16) -> Reply<Range> {
     let Attempt { mut response, mut ranges, .. } = attempt;
     let before = ranges.len();
     node.fetch_sessions.finish(session, &mut response, node.clock.now());
-    node_endpoints(node, &mut response);
+    if version >= NODE_ENDPOINTS_FROM {
+        node_endpoints(node, &mut response);
+    }
     // A session leaves out partitions without news, never one with records; but one that was overtaken by another
     // request loses them all.
     if response.responses.is_empty() && before > 0 {
@@ -130,7 +142,7 @@ fn find(node: &Node, topic: &FetchTopic, asked: &FetchPartition, version: i16) -
 
 fn attempt(node: &Node, topics: &[FetchTopic], bounds: Bounds) -> Attempt {
     let mut attempt =
-        Attempt { response: FetchResponse::default(), ranges: Vec::new(), bytes: 0, failed: false };
+        Attempt { response: FetchResponse::default(), ranges: Vec::new(), bytes: 0, at_once: false };
     let mut room = bounds.max_bytes;
     for topic in topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
@@ -151,6 +163,7 @@ fn attempt(node: &Node, topics: &[FetchTopic], bounds: Bounds) -> Attempt {
                         // As Kafka: no records are empty bytes, not null.
                         None => Records::Bytes(bytes::Bytes::new()),
                         Some(slice) => {
+                            attempt.at_once |= read.more_follows;
                             let token = u32::try_from(attempt.ranges.len()).unwrap_or(u32::MAX);
                             let len = slice.len;
                             attempt.bytes += u64::from(len);
@@ -178,7 +191,7 @@ fn attempt(node: &Node, topics: &[FetchTopic], bounds: Bounds) -> Attempt {
                     }
                 }
                 Err(failure) => {
-                    attempt.failed = true;
+                    attempt.at_once = true;
                     refused(node, topic, asked, &failure, bounds.version)
                 }
             });
@@ -207,7 +220,8 @@ fn refused(
         ..Default::default()
     };
     // KIP-951: a client whose view of the leadership is wrong is told the right one.
-    if matches!(failure.code, ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch)
+    if version >= CURRENT_LEADER_FROM
+        && matches!(failure.code, ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch)
         && let Some((leader_id, leader_epoch)) =
             current_leader(node, &topic_ref(topic, version), asked.partition)
     {

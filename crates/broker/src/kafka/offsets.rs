@@ -53,7 +53,15 @@ fn position(timestamp: i64) -> Result<Option<Position>, Failure> {
     }))
 }
 
-pub(crate) fn list_offsets(node: &Node, request: &ListOffsetsRequest) -> ListOffsetsResponse {
+/// Whether batches must be looked into: a search by time decodes some, which may take a while.
+pub(crate) fn needs_records(request: &ListOffsetsRequest) -> bool {
+    let mut positions = request.topics.iter().flat_map(|topic| &topic.partitions);
+    positions.any(|asked| {
+        matches!(position(asked.timestamp), Ok(Some(Position::At(_) | Position::MaxTimestamp)))
+    })
+}
+
+pub(crate) fn list_offsets(node: &Node, request: &ListOffsetsRequest, version: i16) -> ListOffsetsResponse {
     let isolation = isolation(request.isolation_level);
     let topics = request
         .topics
@@ -63,7 +71,7 @@ pub(crate) fn list_offsets(node: &Node, request: &ListOffsetsRequest) -> ListOff
             partitions: topic
                 .partitions
                 .iter()
-                .map(|asked| list_offset(node, &topic.name, asked, isolation))
+                .map(|asked| list_offset(node, &topic.name, asked, isolation, version))
                 .collect(),
         })
         .collect();
@@ -75,6 +83,7 @@ fn list_offset(
     topic: &str,
     asked: &ListOffsetsPartition,
     isolation: Isolation,
+    version: i16,
 ) -> ListOffsetsPartitionResponse {
     let mut answer =
         ListOffsetsPartitionResponse { partition_index: asked.partition_index, ..Default::default() };
@@ -90,7 +99,10 @@ fn list_offset(
         Ok(Some(Found { offset, timestamp, leader_epoch })) => {
             answer.offset = offset.get();
             answer.timestamp = timestamp.get();
-            answer.leader_epoch = leader_epoch.get();
+            // Older clients know no leader epochs, and their format has no room for them.
+            if version >= 4 {
+                answer.leader_epoch = leader_epoch.get();
+            }
         }
         Ok(None) => {}
         Err(failure) => answer.error_code = failure.code,

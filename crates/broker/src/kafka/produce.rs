@@ -29,6 +29,11 @@ struct Waiting {
     ack: AckWait,
 }
 
+/// From this version on a refusal says who leads (KIP-951).
+const CURRENT_LEADER_FROM: i16 = 10;
+/// From this version on topics are named by their ids.
+const TOPIC_IDS_FROM: i16 = 13;
+
 /// How a request names a topic.
 pub(super) enum TopicRef<'a> {
     Name(&'a str),
@@ -56,7 +61,7 @@ pub(crate) fn produce(node: &Arc<Node>, request: ProduceRequest, version: i16) -
         let mut answers = Vec::with_capacity(topic.partition_data.len());
         for data in topic.partition_data {
             let reference =
-                if version >= 13 { TopicRef::Id(topic.topic_id) } else { TopicRef::Name(&topic.name) };
+                if version >= TOPIC_IDS_FROM { TopicRef::Id(topic.topic_id) } else { TopicRef::Name(&topic.name) };
             let index = data.index;
             match append(node, &reference, data, acks, now) {
                 Ok(appended) => {
@@ -66,7 +71,7 @@ pub(crate) fn produce(node: &Arc<Node>, request: ProduceRequest, version: i16) -
                     }
                 }
                 Err(failure) => {
-                    answers.push(refused(node, &reference, index, &failure));
+                    answers.push(refused(node, &reference, index, &failure, version));
                     first_failure.get_or_insert(failure);
                 }
             }
@@ -151,9 +156,16 @@ fn failed(index: i32, failure: &Failure) -> PartitionProduceResponse {
 }
 
 /// A refusal; one that a look at the metadata would cure says who leads (KIP-951).
-fn refused(node: &Node, topic: &TopicRef<'_>, index: i32, failure: &Failure) -> PartitionProduceResponse {
+fn refused(
+    node: &Node,
+    topic: &TopicRef<'_>,
+    index: i32,
+    failure: &Failure,
+    version: i16,
+) -> PartitionProduceResponse {
     let mut answer = failed(index, failure);
-    if matches!(failure.code, ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch)
+    if version >= CURRENT_LEADER_FROM
+        && matches!(failure.code, ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch)
         && let Some((leader_id, leader_epoch)) = current_leader(node, topic, index)
     {
         answer.current_leader = LeaderIdAndEpoch { leader_id, leader_epoch };

@@ -43,7 +43,7 @@ impl Partition {
         Ok(match position {
             Position::Earliest => Some(bare(self.earliest(leader_epoch)?)),
             Position::Latest => Some(bare(self.latest(isolation, leader_epoch)?)),
-            Position::MaxTimestamp => self.max_timestamp(leader_epoch)?.map(record),
+            Position::MaxTimestamp => self.max_timestamp(isolation, leader_epoch)?.map(record),
             Position::At(time) => self.at_time(time, isolation, leader_epoch)?.map(record),
         })
     }

@@ -46,7 +46,11 @@ pub struct AlteredPartitions {
 
 impl Control {
     /// Errors: [`Error::StaleBrokerEpoch`].
-    pub(crate) fn alter_partition(&self, ctx: &Ctx, request: &AlterPartition) -> Result<Outcome<Self>, Error> {
+    pub(crate) fn alter_partition(
+        &self,
+        ctx: &Ctx,
+        request: &AlterPartition,
+    ) -> Result<Outcome<Self>, Error> {
         self.live_broker(request.broker, request.epoch)?;
         let mut changes = Changes::on(self, ctx);
         let mut results = Vec::with_capacity(request.partitions.len());
@@ -76,7 +80,9 @@ fn alter(changes: &mut Changes<'_>, from: BrokerId, change: &IsrChange) -> Resul
         return Err(Error::InvalidRequest(format!("the ISR of {id} names broker {broker} twice")));
     }
     if !change.new_isr.contains(&from) {
-        return Err(Error::InvalidRequest(format!("the ISR of {id} does not have its leader, broker {from}")));
+        return Err(Error::InvalidRequest(format!(
+            "the ISR of {id} does not have its leader, broker {from}"
+        )));
     }
     if let Some(broker) = change.new_isr.iter().find(|broker| !current.replicas.contains(broker)) {
         return Err(Error::InvalidRequest(format!(

@@ -116,7 +116,9 @@ impl Control {
             return Err(Error::TopicAlreadyExists(topic.name.clone()));
         }
         if let Some(other) = colliding(changes, &name) {
-            return Err(Error::InvalidTopicException(format!("topic '{name}' collides with topic '{other}'")));
+            return Err(Error::InvalidTopicException(format!(
+                "topic '{name}' collides with topic '{other}'"
+            )));
         }
         check_configs(&topic.configs)?;
         let placed = if topic.assignments.is_empty() {

@@ -15,5 +15,12 @@ use std::collections::BTreeSet;
 /// The first of `items` that comes twice, by key.
 pub(crate) fn repeated<'a, K: Ord + 'a>(items: impl IntoIterator<Item = K>) -> Option<K> {
     let mut seen = BTreeSet::new();
-    items.into_iter().find_map(|key| if seen.contains(&key) { Some(key) } else { seen.insert(key); None })
+    items.into_iter().find_map(|key| {
+        if seen.contains(&key) {
+            Some(key)
+        } else {
+            seen.insert(key);
+            None
+        }
+    })
 }

@@ -3,13 +3,13 @@
 use std::{
     collections::BTreeMap,
     future::Future,
-    io::{BufRead as _, BufReader},
+    io::BufReader,
     net::TcpListener,
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -25,22 +25,22 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Response, Status, Streaming, transport::Channel};
 
-pub type Client = ControllerServiceClient<Channel>;
+pub(crate) type Client = ControllerServiceClient<Channel>;
 
 /// How long anything may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The processes of a cluster; killed when dropped.
-pub struct Cluster {
+pub(crate) struct Cluster {
     dir: tempfile::TempDir,
-    pub addresses: BTreeMap<u64, String>,
+    pub(crate) addresses: BTreeMap<u64, String>,
     processes: BTreeMap<u64, Child>,
     environment: Vec<(&'static str, &'static str)>,
-    pub clock: RealClock,
+    pub(crate) clock: RealClock,
 }
 
 impl Cluster {
-    pub fn new(count: u64, environment: &[(&'static str, &'static str)]) -> Self {
+    pub(crate) fn new(count: u64, environment: &[(&'static str, &'static str)]) -> Self {
         let listeners: Vec<TcpListener> =
             (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses = (1..).zip(listeners.iter().map(|l| l.local_addr().unwrap().to_string())).collect();
@@ -53,14 +53,14 @@ impl Cluster {
         }
     }
 
-    pub fn start_all(&mut self) {
+    pub(crate) fn start_all(&mut self) {
         for id in self.addresses.keys().copied().collect::<Vec<_>>() {
             drop(self.start(id));
         }
     }
 
     /// Starts a controller; its standard output comes back for the ready line.
-    pub fn start(&mut self, id: u64) -> BufReader<std::process::ChildStdout> {
+    pub(crate) fn start(&mut self, id: u64) -> BufReader<std::process::ChildStdout> {
         let voters: Vec<String> = self.addresses.iter().map(|(id, at)| format!("{id}={at}")).collect();
         let mut child = Command::new(env!("CARGO_BIN_EXE_semel-controller"))
             .args(["--node-id", &id.to_string(), "--grpc", &self.addresses[&id], "--http", "127.0.0.1:0"])
@@ -77,32 +77,32 @@ impl Cluster {
         output
     }
 
-    pub fn data(&self, id: u64) -> PathBuf {
+    pub(crate) fn data(&self, id: u64) -> PathBuf {
         self.dir.path().join(id.to_string())
     }
 
     /// SIGKILL, and gone.
-    pub fn kill(&mut self, id: u64) {
+    pub(crate) fn kill(&mut self, id: u64) {
         let mut child = self.processes.remove(&id).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    pub fn pid(&self, id: u64) -> u32 {
+    pub(crate) fn pid(&self, id: u64) -> u32 {
         self.processes[&id].id()
     }
 
     /// Waits for a process that was told to end; its exit code.
-    pub fn wait(&mut self, id: u64) -> Option<i32> {
+    pub(crate) fn wait(&mut self, id: u64) -> Option<i32> {
         self.processes.remove(&id).unwrap().wait().unwrap().code()
     }
 
-    pub fn finder(&self) -> Finder {
+    pub(crate) fn finder(&self) -> Finder {
         Finder { addresses: self.addresses.values().cloned().collect(), clock: self.clock }
     }
 
     /// The leader that the controllers which answer agree on.
-    pub async fn leader(&self) -> u64 {
+    pub(crate) async fn leader(&self) -> u64 {
         let deadline = self.clock.monotonic() + PATIENCE;
         loop {
             for id in self.processes.keys() {
@@ -130,18 +130,18 @@ impl Drop for Cluster {
     }
 }
 
-pub fn ready_line(mut output: impl std::io::BufRead) -> String {
+pub(crate) fn ready_line(mut output: impl std::io::BufRead) -> String {
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     line
 }
 
 /// Between two looks at a condition.
-pub async fn pause() {
+pub(crate) async fn pause() {
     tokio::time::sleep(Duration::from_millis(20)).await;
 }
 
-pub async fn connect(address: &str) -> Result<Client, tonic::transport::Error> {
+pub(crate) async fn connect(address: &str) -> Result<Client, tonic::transport::Error> {
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
         .unwrap()
         .connect_timeout(Duration::from_millis(500))
@@ -151,7 +151,7 @@ pub async fn connect(address: &str) -> Result<Client, tonic::transport::Error> {
 
 /// Calls whoever leads.
 #[derive(Clone)]
-pub struct Finder {
+pub(crate) struct Finder {
     addresses: Vec<String>,
     clock: RealClock,
 }
@@ -159,7 +159,7 @@ pub struct Finder {
 impl Finder {
     /// Tries until it works or fails for a reason of its own. `Err` in the first position of the pair tells that an
     /// earlier try may have taken effect.
-    pub async fn call<T, F>(&self, call: impl Fn(Client) -> F) -> (bool, Result<T, v1::Error>)
+    pub(crate) async fn call<T, F>(&self, call: impl Fn(Client) -> F) -> (bool, Result<T, v1::Error>)
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
@@ -197,16 +197,17 @@ impl Finder {
     }
 
     /// Creates a topic; whether it was this call that did, or one whose answer was lost.
-    pub async fn create(&self, name: &str) -> Result<String, v1::Error> {
+    pub(crate) async fn create(&self, name: &str) -> Result<String, v1::Error> {
         let deadline = self.clock.monotonic() + PATIENCE;
         loop {
             let topic = v1::NewTopic { name: name.to_owned(), partitions: 2, ..Default::default() };
             let request = pb::CreateTopicsRequest { topics: vec![topic], validate_only: false };
-            let (may_be_done, response) =
-                self.call(|mut client| {
+            let (may_be_done, response) = self
+                .call(|mut client| {
                     let request = request.clone();
                     async move { client.create_topics(request).await }
-                }).await;
+                })
+                .await;
             let result = response?.results.remove(0);
             match result.error {
                 None => return Ok(result.topic_id),
@@ -223,7 +224,11 @@ impl Finder {
         }
     }
 
-    pub async fn register(&self, id: i32, incarnation: u8) -> Result<pb::RegisterBrokerResponse, v1::Error> {
+    pub(crate) async fn register(
+        &self,
+        id: i32,
+        incarnation: u8,
+    ) -> Result<pb::RegisterBrokerResponse, v1::Error> {
         let request = pb::RegisterBrokerRequest {
             broker_id: id,
             incarnation_id: vec![incarnation; 16].into(),
@@ -240,7 +245,7 @@ impl Finder {
     }
 
     /// An open heartbeat stream at whoever leads, after its first answer.
-    pub async fn heartbeat(&self, id: i32, epoch: i64) -> Result<HeartbeatStream, v1::Error> {
+    pub(crate) async fn heartbeat(&self, id: i32, epoch: i64) -> Result<HeartbeatStream, v1::Error> {
         let open = |mut client: Client| async move {
             let (sender, receiver) = mpsc::channel(4);
             let beat = HeartbeatStream::beat(id, epoch);
@@ -253,12 +258,12 @@ impl Finder {
     }
 }
 
-pub struct HeartbeatStream {
+pub(crate) struct HeartbeatStream {
     id: i32,
     epoch: i64,
     sender: mpsc::Sender<pb::HeartbeatRequest>,
     answers: Streaming<pb::HeartbeatResponse>,
-    pub fenced: bool,
+    pub(crate) fenced: bool,
 }
 
 impl HeartbeatStream {
@@ -273,7 +278,7 @@ impl HeartbeatStream {
         }
     }
 
-    pub async fn next(&mut self) -> Result<pb::HeartbeatResponse, Status> {
+    pub(crate) async fn next(&mut self) -> Result<pb::HeartbeatResponse, Status> {
         let beat = Self::beat(self.id, self.epoch);
         self.sender.send(beat).await.map_err(|_| Status::unavailable("closed"))?;
         self.answers.message().await?.ok_or_else(|| Status::unavailable("ended"))
@@ -281,18 +286,17 @@ impl HeartbeatStream {
 }
 
 /// A broker that registers and keeps its heartbeats going, whoever leads.
-pub struct FakeBroker {
+pub(crate) struct FakeBroker {
     stop: Arc<AtomicBool>,
-    pub epoch: Arc<AtomicI64>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl FakeBroker {
-    pub async fn start(finder: Finder, id: i32) -> Self {
+    pub(crate) async fn start(finder: Finder, id: i32) -> Self {
         let epoch = finder.register(id, 7).await.unwrap().broker_epoch;
         let stream = finder.heartbeat(id, epoch).await.unwrap();
         assert!(!stream.fenced);
-        let (stop, shared) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicI64::new(epoch)));
+        let stop = Arc::new(AtomicBool::new(false));
         let stopping = Arc::clone(&stop);
         let task = tokio::spawn(async move {
             let mut stream = Some(stream);
@@ -308,17 +312,26 @@ impl FakeBroker {
                 }
             }
         });
-        Self { stop, epoch: shared, task }
+        Self { stop, task }
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.task.await.unwrap();
     }
 }
 
-/// Follows one controller from where `session` is, until `done` or the stream ends.
-pub async fn follow(
+/// Follows one controller from where `session` is, until `done`, the stream's end, or the end of patience.
+pub(crate) async fn follow(
+    address: &str,
+    session: &mut Session,
+    done: impl FnMut(&ClusterImage) -> bool,
+) -> Result<bool, Status> {
+    let within = tokio::time::timeout(PATIENCE, follow_stream(address, session, done));
+    within.await.unwrap_or(Err(Status::deadline_exceeded("the stream does not get there")))
+}
+
+async fn follow_stream(
     address: &str,
     session: &mut Session,
     mut done: impl FnMut(&ClusterImage) -> bool,
@@ -340,12 +353,15 @@ pub async fn follow(
 }
 
 /// The image of one controller once it satisfies `done`.
-pub async fn image_at(cluster: &Cluster, id: u64, done: impl Fn(&ClusterImage) -> bool) -> ClusterImage {
+pub(crate) async fn image_at(
+    cluster: &Cluster,
+    id: u64,
+    done: impl Fn(&ClusterImage) -> bool,
+) -> ClusterImage {
     let deadline = cluster.clock.monotonic() + PATIENCE;
     loop {
         let mut session = Session::new();
-        let within = tokio::time::timeout(PATIENCE, follow(&cluster.addresses[&id], &mut session, &done));
-        if let Ok(Ok(true)) = within.await {
+        if let Ok(true) = follow(&cluster.addresses[&id], &mut session, &done).await {
             return session.image().clone();
         }
         assert!(cluster.clock.monotonic() < deadline, "controller {id} does not get there");

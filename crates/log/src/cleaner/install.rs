@@ -13,7 +13,7 @@ use crate::{
     partition::{Closed, PartitionLog},
 };
 
-const KINDS: [&str; 4] = [LOG, INDEX, TIME_INDEX, TXN_INDEX];
+pub(super) const KINDS: [&str; 4] = [LOG, INDEX, TIME_INDEX, TXN_INDEX];
 
 impl<D: Disk> PartitionLog<D> {
     /// Puts new segments in place. Groups whose segments were deleted meanwhile are left out; if the log was truncated

@@ -271,7 +271,23 @@ impl<D: Disk> CleanPlan<D> {
 
     /// Writes the new segments beside the log. The log may be read, appended to, and have its old segments deleted
     /// meanwhile. `go_on` is asked before each batch; once it says no the run ends with [`CleanError::Stopped`].
+    ///
+    /// On an error what was written is removed again: on a full disk it is room that is needed.
     pub fn run(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Cleaned, CleanError> {
+        let ran = self.run_to_end(go_on);
+        if ran.is_err() {
+            for source in &self.sources {
+                for kind in install::KINDS {
+                    let path = crate::names::with_suffix(&self.path(source.base_offset, kind), crate::names::CLEANED);
+                    // What can't be removed now is swept by the next start.
+                    let _ = self.disk.remove_file(&path);
+                }
+            }
+        }
+        ran
+    }
+
+    fn run_to_end(&self, go_on: &mut dyn FnMut() -> bool) -> Result<Cleaned, CleanError> {
         let mut map = OffsetMap::new(self.request.map_bytes_max, self.request.hash_seed);
         let cleaned_to = self.fill_map(&mut map, go_on)?;
         let (groups, mut stats) = self.rewrite(&map, cleaned_to, go_on)?;
@@ -355,7 +371,8 @@ impl<D: Disk> CleanPlan<D> {
     ) -> Result<Option<(u32, BatchHeader)>, CleanError> {
         headers.next().map_err(|stop| match stop {
             Stop::Io(cause) => StorageError::new("read", &self.path(source.base_offset, LOG), cause).into(),
-            Stop::Bad { cause, .. } => CleanError::Batch { offset: source.base_offset, cause },
+            // Where it begins is not known here; a scrub or the next start finds out.
+            Stop::Bad => ReadError::Corrupt { from: source.base_offset, to: source.end_offset }.into(),
         })
     }
 

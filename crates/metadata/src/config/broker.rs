@@ -30,12 +30,26 @@ const UNSET: &str = "";
 
 /// A number that may be left unset.
 const fn unset(name: &'static str, change: Change, doc: &'static str) -> ConfigDef {
-    ConfigDef { name, kind: Kind::String, default: UNSET, bound: Bound::Any, change, broker_defaults: &[], doc }
+    ConfigDef {
+        name,
+        kind: Kind::String,
+        default: UNSET,
+        bound: Bound::Any,
+        change,
+        broker_defaults: &[],
+        doc,
+    }
 }
 
 /// Every broker setting, by name.
 pub const BROKER_CONFIGS: &[ConfigDef] = &[
-    read_only("advertised.listeners", Kind::String, "", Bound::Any, "Where Kafka clients are told to connect."),
+    read_only(
+        "advertised.listeners",
+        Kind::String,
+        "",
+        Bound::Any,
+        "Where Kafka clients are told to connect.",
+    ),
     read_only(
         "auto.create.topics.enable",
         Kind::Boolean,

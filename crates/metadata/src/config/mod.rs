@@ -169,8 +169,8 @@ pub fn broker_def(name: &str) -> Option<&'static ConfigDef> {
 
 /// Checks one entry of a topic's configuration.
 pub fn validate_topic(name: &str, value: &str) -> Result<(), InvalidConfig> {
-    let def = topic_def(name)
-        .ok_or_else(|| InvalidConfig::UnknownName { what: "topic", name: name.to_owned() })?;
+    let def =
+        topic_def(name).ok_or_else(|| InvalidConfig::UnknownName { what: "topic", name: name.to_owned() })?;
     def.validate(value)
 }
 
@@ -188,7 +188,9 @@ pub fn validate_broker(name: &str, value: &str, cluster_wide: bool) -> Result<()
 /// Checks the entries of a topic's configuration together. `get` answers the value that would count.
 pub fn validate_topic_together<'a>(get: impl Fn(&str) -> Option<&'a str>) -> Result<(), InvalidConfig> {
     let long = |name| {
-        get(name).or_else(|| topic_def(name).map(|def| def.default)).and_then(|v| v.trim().parse::<i64>().ok())
+        get(name)
+            .or_else(|| topic_def(name).map(|def| def.default))
+            .and_then(|v| v.trim().parse::<i64>().ok())
     };
     if long("min.compaction.lag.ms") > long("max.compaction.lag.ms") {
         return Err(InvalidConfig::Conflict {

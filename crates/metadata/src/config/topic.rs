@@ -19,7 +19,15 @@ const fn def(
 }
 
 const fn unsupported(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> ConfigDef {
-    ConfigDef { name, kind, default, bound: Bound::Any, change: Change::DefaultOnly, broker_defaults: &[], doc }
+    ConfigDef {
+        name,
+        kind,
+        default,
+        bound: Bound::Any,
+        change: Change::DefaultOnly,
+        broker_defaults: &[],
+        doc,
+    }
 }
 
 /// Every topic setting, by name.
@@ -195,7 +203,12 @@ pub const TOPIC_CONFIGS: &[ConfigDef] = &[
         "Whether a new segment's file gets its full size at once.",
     ),
     unsupported("remote.log.copy.disable", Kind::Boolean, "false", "Tiered storage: stop copying."),
-    unsupported("remote.log.delete.on.disable", Kind::Boolean, "false", "Tiered storage: delete when disabled."),
+    unsupported(
+        "remote.log.delete.on.disable",
+        Kind::Boolean,
+        "false",
+        "Tiered storage: delete when disabled.",
+    ),
     unsupported("remote.storage.enable", Kind::Boolean, "false", "Tiered storage."),
     def(
         "retention.bytes",
