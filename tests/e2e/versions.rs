@@ -10,9 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use bytes::Bytes;
-use semel_kafka_wire::{
-    ApiKey, KString, Request, RequestHeader, Response, decode_response, encode_request, messages as m,
-};
+use semel_kafka_wire::{ApiKey, KString, Request, Response, decode_response, encode_request, messages as m};
 use semel_model::TopicId;
 use semel_tests::{batch::Batch, clock, node::Dev, wire};
 
@@ -30,13 +28,10 @@ impl Client {
 
     fn call(&mut self, key: ApiKey, version: i16, request: &Request) -> Result<Response> {
         self.correlation += 1;
-        let header = RequestHeader {
-            key,
-            version,
-            correlation_id: self.correlation,
-            client_id: Some(KString::from_static("versions")),
-        };
-        let frame = encode_request(&header, request)?.assemble(|_| Bytes::new()).context("no external parts")?;
+        let name = Some(KString::from_static("versions"));
+        let frame = encode_request(self.correlation, name, version, request)?
+            .assemble(|_| Bytes::new())
+            .context("no external parts")?;
         self.stream.write_all(&frame)?;
         let answer = wire::read_frame(&mut self.stream).context("no answer")?;
         let (correlation, response) = decode_response(answer.into(), key, version)?;
@@ -90,7 +85,10 @@ fn request(key: ApiKey, version: i16, topic: &str, id: TopicId, fresh: &str) -> 
             topics: vec![m::list_offsets::ListOffsetsTopic {
                 name: name(),
                 partitions: [-1, -2, -3, 1]
-                    .map(|timestamp| m::list_offsets::ListOffsetsPartition { timestamp, ..Default::default() })
+                    .map(|timestamp| m::list_offsets::ListOffsetsPartition {
+                        timestamp,
+                        ..Default::default()
+                    })
                     .to_vec(),
             }],
             ..Default::default()

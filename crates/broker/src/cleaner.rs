@@ -95,7 +95,8 @@ fn clean_one(
             continue;
         }
         // Most logs have nothing new in a closed segment: that is told without a look at their producers.
-        let closed = partition.tend(|_, log| log.segments().last().is_some_and(|active| active > log.cleaned_to()));
+        let closed =
+            partition.tend(|_, log| log.segments().last().is_some_and(|active| active > log.cleaned_to()));
         // Only what is on stable storage is cleaned, whatever the topic's durability.
         if closed != Some(true) || partition.flush().is_err() {
             continue;
@@ -112,11 +113,17 @@ fn clean_one(
         });
         let Some(plan) = plan else { continue };
         match plan {
-            Ok(Some(plan)) if best.as_ref().is_none_or(|(_, other)| plan.dirty_ratio() > other.dirty_ratio()) => {
+            Ok(Some(plan))
+                if best.as_ref().is_none_or(|(_, other)| plan.dirty_ratio() > other.dirty_ratio()) =>
+            {
                 best = Some((partition, plan));
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!(partition = partition.name(), error = chain(&error), "cannot look for what to compact"),
+            Err(error) => tracing::warn!(
+                partition = partition.name(),
+                error = chain(&error),
+                "cannot look for what to compact"
+            ),
         }
     }
     let Some((partition, plan)) = best else { return false };
@@ -128,7 +135,11 @@ fn clean_one(
             if let CleanError::Storage(cause) = &error {
                 partition.directory.trouble(cause);
             }
-            tracing::warn!(partition = partition.name(), error = chain(&error), "compaction gave up, tried again later");
+            tracing::warn!(
+                partition = partition.name(),
+                error = chain(&error),
+                "compaction gave up, tried again later"
+            );
             // It would be the dirtiest again, and no other log would ever be cleaned.
             resting.insert(partition.id, now.plus(REST_AFTER_ERROR));
             return true;
@@ -139,8 +150,11 @@ fn clean_one(
         Some(Ok(stats)) => {
             metrics.compacted_bytes.inc_by(stats.bytes_read.saturating_sub(stats.bytes_written));
             tracing::info!(
-                partition = partition.name(), bytes_before = stats.bytes_read, bytes_after = stats.bytes_written,
-                keys = stats.keys, "compacted"
+                partition = partition.name(),
+                bytes_before = stats.bytes_read,
+                bytes_after = stats.bytes_written,
+                keys = stats.keys,
+                "compacted"
             );
             partition.directory.checkpoint_soon();
             true

@@ -1,6 +1,6 @@
 //! A broker's configuration: what it needs to run, and the file it comes from.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use semel_kafka_gateway::ListenerConfig;
 use semel_metadata::config::{StaticConfigs, broker_def};
@@ -17,7 +17,8 @@ pub struct Config {
     pub log_dirs: Vec<PathBuf>,
     /// Where Kafka clients connect, and what they are told.
     pub kafka: ListenerConfig,
-    /// What other nodes and gRPC clients are told, `host:port`; `None` is the bound address.
+    /// What other nodes and gRPC clients are told, `host:port`; `None` is the bound address, or `localhost` if that is
+    /// all addresses.
     pub grpc_advertised: Option<String>,
     /// The controllers' gRPC addresses, `host:port`; at least one, any of them finds the leader.
     pub controllers: Vec<String>,
@@ -42,6 +43,14 @@ pub enum ConfigError {
     /// There is nobody to register with.
     #[error("controllers is empty: name at least one controller's gRPC address (host:port)")]
     NoControllers,
+    /// Others would be told an address that is no place.
+    #[error("{setting} {address:?} is every address of a host and none that others can connect to: name one")]
+    Unspecified {
+        /// Its name in the file.
+        setting: &'static str,
+        /// As configured.
+        address: String,
+    },
     /// A setting Kafka doesn't have, or Semel doesn't.
     #[error("settings: there is no broker setting {0:?}")]
     UnknownSetting(String),
@@ -66,6 +75,16 @@ impl Config {
         }
         if self.controllers.is_empty() {
             return Err(ConfigError::NoControllers);
+        }
+        let advertised =
+            [("kafka.advertised", &self.kafka.advertised), ("grpc.advertised", &self.grpc_advertised)];
+        for (setting, address) in advertised {
+            let Some(address) = address else { continue };
+            let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+            let ip = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+            if ip.is_ok_and(|ip| ip.is_unspecified()) {
+                return Err(ConfigError::Unspecified { setting, address: address.clone() });
+            }
         }
         for (name, value) in &self.settings {
             let def = broker_def(name).ok_or_else(|| ConfigError::UnknownSetting(name.clone()))?;
@@ -110,7 +129,7 @@ pub struct File {
 pub struct Listener {
     /// `host:port`; port 0 takes a free one.
     pub listen: String,
-    /// What others are told; default what was bound.
+    /// What others are told; default what was bound, or `localhost` if that is all addresses.
     pub advertised: Option<String>,
 }
 
@@ -153,10 +172,10 @@ impl File {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn config() -> Config {
+    pub(crate) fn config() -> Config {
         Config {
             id: BrokerId(1),
             log_dirs: vec!["a".into()],
@@ -179,7 +198,20 @@ mod tests {
         assert_eq!(named(|c| c.id = BrokerId(-1)), "node-id must be 0 or greater, not -1");
         assert_eq!(named(|c| c.log_dirs.push("a".into())), "log-dirs names a twice");
         assert!(named(|c| c.controllers.clear()).contains("at least one controller"));
+        assert!(named(|c| c.grpc_advertised = Some("0.0.0.0:9190".into())).contains("grpc.advertised"));
+        assert!(named(|c| c.kafka.advertised = Some("[::]:9092".into())).contains("kafka.advertised"));
         assert!(named(|c| drop(c.settings.insert("no.such".into(), "1".into()))).contains("no.such"));
-        assert!(named(|c| drop(c.settings.insert("num.partitions".into(), "0".into()))).contains("num.partitions"));
+        assert!(
+            named(|c| drop(c.settings.insert("num.partitions".into(), "0".into())))
+                .contains("num.partitions")
+        );
+    }
+
+    #[test]
+    fn the_example_in_deploy_is_valid() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/broker.toml");
+        let file: File = semel_service::config::load_with(Some(&path), "NONE_", []).unwrap();
+        assert_eq!(file.broker().validate(), Ok(()));
+        assert_eq!(file.node_id, 1);
     }
 }

@@ -24,11 +24,7 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    pub(crate) fn new(
-        dir: LogDir<RealDisk>,
-        flusher: Flusher,
-        attention: Arc<Attention>,
-    ) -> Self {
+    pub(crate) fn new(dir: LogDir<RealDisk>, flusher: Flusher, attention: Arc<Attention>) -> Self {
         Self { dir, flusher, attention, checkpoints: Mutex::default(), full: AtomicBool::new(false) }
     }
 

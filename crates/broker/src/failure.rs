@@ -32,7 +32,8 @@ impl Failure {
 
     /// As it leaves by gRPC.
     pub(crate) fn to_grpc(&self) -> v1::Error {
-        let code = v1::ErrorCode::try_from(i32::from(self.code.code())).unwrap_or(v1::ErrorCode::UnknownServerError);
+        let code =
+            v1::ErrorCode::try_from(i32::from(self.code.code())).unwrap_or(v1::ErrorCode::UnknownServerError);
         v1::Error::new(code, self.message.clone())
     }
 }

@@ -1,12 +1,7 @@
 //! What a broker does by the clock: checkpoints, retention, expiry of producers, syncs by time, and taking the
 //! partitions of a failed directory offline. One thread, woken early when something calls for it.
 
-use std::{
-    io,
-    sync::Arc,
-    thread::JoinHandle,
-    time::Duration,
-};
+use std::{io, sync::Arc, thread::JoinHandle, time::Duration};
 
 use semel_log::RetentionError;
 use semel_metadata::config::resolve_broker;
@@ -107,8 +102,8 @@ fn run(node: &Arc<Node>, metrics: &PartitionMetrics, attention: &Attention) {
             // Whatever the durability: a closed segment is synced some time, so that a crash never costs the reading
             // of more than the last one.
             for partition in node.partitions.all() {
-                let behind =
-                    partition.tend(|_, log| log.segments().last().is_some_and(|active| log.flushed_end() < active));
+                let behind = partition
+                    .tend(|_, log| log.segments().last().is_some_and(|active| log.flushed_end() < active));
                 if behind == Some(true) {
                     partition.directory.flusher.enqueue(&partition);
                 }

@@ -4,13 +4,9 @@ use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
 use clap::Parser;
-use semel_broker::{Broker, File, FrontDoor, Surroundings};
+use semel_broker::{Broker, File, FrontDoor, Limits, StartError, Surroundings};
 use semel_service::{
-    config, grpc,
-    health::Health,
-    http,
-    metrics::Registry,
-    net, runtime, shutdown, telemetry,
+    config, grpc, health::Health, http, metrics::Registry, net, runtime, shutdown, telemetry,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -57,17 +53,28 @@ async fn serve(file: &File) -> anyhow::Result<()> {
     let grpc = bind("gRPC", file.grpc.listen.clone()).await?;
     let (http_address, grpc_address) = (http.local_addr()?, grpc.local_addr()?);
     let stop_servers = CancellationToken::new();
-    let http = tokio::spawn(http::serve(http, http::router(registry.clone(), health.clone()), stop_servers.clone()));
-    let door = FrontDoor::new();
+    let http =
+        tokio::spawn(http::serve(http, http::router(registry.clone(), health.clone()), stop_servers.clone()));
+    let config = file.broker();
+    let door = FrontDoor::with_limits(Limits::of(&config));
     let server = door.add_to(grpc::Server::new(grpc::ServerConfig::default(), &registry, &health));
     let grpc = tokio::spawn(server.serve(grpc, stop_servers.clone()));
 
-    let surroundings = Surroundings { registry, health: health.clone(), grpc: grpc_address, stop: stop.clone() };
-    let broker = Broker::start(file.broker(), surroundings, &door).await?;
-    println!("semel-broker ready kafka={} grpc={grpc_address} http={http_address}", broker.kafka_address());
-    stop.cancelled().await;
-    health.set_stopping();
-    broker.stop().await;
+    let surroundings =
+        Surroundings { registry, health: health.clone(), grpc: grpc_address, stop: stop.clone() };
+    match Broker::start(config, surroundings, &door).await {
+        Ok(broker) => {
+            println!(
+                "semel-broker ready kafka={} grpc={grpc_address} http={http_address}",
+                broker.kafka_address()
+            );
+            stop.cancelled().await;
+            health.set_stopping();
+            broker.stop().await;
+        }
+        Err(StartError::Stopped) => tracing::info!("told to stop before the start was done"),
+        Err(error) => return Err(error.into()),
+    }
     stop_servers.cancel();
     grpc.await.context("the gRPC server panicked")??;
     http.await.context("the HTTP server panicked")??;

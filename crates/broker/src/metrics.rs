@@ -20,12 +20,18 @@ pub(crate) struct PartitionMetrics {
 impl PartitionMetrics {
     pub(crate) fn new(registry: &Registry) -> Self {
         Self {
-            duplicates: registry
-                .counter("duplicate_batches_total", "Retries of acknowledged batches, answered with their first offset"),
+            duplicates: registry.counter(
+                "duplicate_batches_total",
+                "Retries of acknowledged batches, answered with their first offset",
+            ),
             bytes_in: registry.counter("log_append_bytes_total", "Bytes of batches appended"),
             records_in: registry.counter("log_append_records_total", "Records appended"),
             batches_in: registry.counter("log_append_batches_total", "Batches appended"),
-            fsync_seconds: registry.histogram("log_fsync_seconds", "One sync of one partition", LATENCY_BUCKETS),
+            fsync_seconds: registry.histogram(
+                "log_fsync_seconds",
+                "One sync of one partition",
+                LATENCY_BUCKETS,
+            ),
             compacted_bytes: registry.counter("log_compacted_bytes_total", "Bytes that compaction removed"),
             deleted_bytes: registry.counter("log_deleted_bytes_total", "Bytes that retention removed"),
         }
@@ -42,7 +48,8 @@ impl PartitionMetrics {
 pub(crate) fn on_scrape(registry: &Registry, node: &Arc<Node>) {
     let labels = &["topic", "partition"];
     let log_start = registry.gauge_vec("partition_log_start_offset", "First offset of a partition", labels);
-    let stable = registry.gauge_vec("partition_last_stable_offset", "Last stable offset of a partition", labels);
+    let stable =
+        registry.gauge_vec("partition_last_stable_offset", "Last stable offset of a partition", labels);
     let high = registry.gauge_vec("partition_high_watermark", "High watermark of a partition", labels);
     let end = registry.gauge_vec("partition_log_end_offset", "Log end offset of a partition", labels);
     let size = registry.gauge_vec("partition_size_bytes", "Bytes of batches of a partition", labels);
@@ -68,8 +75,9 @@ pub(crate) fn on_scrape(registry: &Registry, node: &Arc<Node>) {
             size.with_label_values(labels).set(i64::try_from(partition.size_in_bytes()).unwrap_or(i64::MAX));
         }
         count.set(i64::try_from(partitions.len()).unwrap_or(i64::MAX));
-        let broken = node.partitions.directories().iter().filter(|directory| directory.dir.has_failed()).count();
-        failed.set(i64::try_from(broken).unwrap_or(i64::MAX));
+        let broken =
+            node.partitions.directories().iter().filter(|directory| directory.dir.has_failed()).count();
+        failed.set(i64::try_from(broken + node.unusable.len()).unwrap_or(i64::MAX));
         index.set(i64::try_from(node.metadata.image().index().get()).unwrap_or(i64::MAX));
     });
 }

@@ -3,12 +3,18 @@
 use std::{path::PathBuf, sync::Arc};
 
 use semel_env::Clock;
+use semel_kafka_wire::ErrorCode;
 use semel_metadata::config::StaticConfigs;
 use semel_model::{BrokerId, Offset, PartitionIndex, TopicName};
 
 use crate::{
-    controller_client::ControllerClient, failure::Failure, lifecycle::Registration, metadata_cache::MetadataCache,
-    partitions::Partitions, producer_ids::ProducerIds,
+    controller_client::ControllerClient,
+    failure::Failure,
+    lifecycle::{Pulse, Registration},
+    metadata_cache::MetadataCache,
+    partitions::Partitions,
+    producer_ids::ProducerIds,
+    startup::UnusableDir,
 };
 
 /// A running broker.
@@ -23,8 +29,11 @@ pub(crate) struct Node {
     pub(crate) fetch_bytes_max: u32,
     pub(crate) metadata: Arc<MetadataCache>,
     pub(crate) partitions: Partitions,
+    /// Log directories that this start could not open.
+    pub(crate) unusable: Vec<UnusableDir>,
     pub(crate) controller: ControllerClient,
     pub(crate) registration: Registration,
+    pub(crate) pulse: Pulse,
     pub(crate) producer_ids: ProducerIds,
     pub(crate) fetch_sessions: crate::kafka::fetch::Sessions,
 }
@@ -50,6 +59,14 @@ pub(crate) struct ReplicaInfo {
 
 impl Node {
     pub(crate) fn describe_log_dirs(&self) -> Vec<DirectoryInfo> {
-        self.partitions.describe_directories()
+        let mut directories = self.partitions.describe_directories();
+        directories.extend(self.unusable.iter().map(|unusable| DirectoryInfo {
+            path: unusable.path.clone(),
+            total_bytes: 0,
+            usable_bytes: 0,
+            failure: Some(Failure::new(ErrorCode::KafkaStorageError, crate::failure::chain(&unusable.error))),
+            replicas: Vec::new(),
+        }));
+        directories
     }
 }

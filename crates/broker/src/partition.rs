@@ -18,9 +18,7 @@ use semel_env::RealDisk;
 use semel_kafka_wire::ErrorCode;
 use semel_log::{AppendError, PartitionLog, ReadError, RetentionError, StorageError, TimestampOffset};
 use semel_model::{BrokerId, LeaderEpoch, Millis, Offset, Timestamp, TopicName, TopicPartition};
-use semel_partition::{
-    AppendContext, FollowerState, LeaderState, Replica, RoleKind, ServedBy, Verdict,
-};
+use semel_partition::{AppendContext, FollowerState, LeaderState, Replica, RoleKind, ServedBy, Verdict};
 use semel_record::{Batch, ProducerSnapshotEntry, validate_produced};
 
 pub(crate) use semel_partition::{Acks, Isolation};
@@ -336,7 +334,10 @@ impl Partition {
     }
 
     /// The log's start and the leadership that wrote it.
-    pub(crate) fn earliest(&self, leader_epoch: Option<LeaderEpoch>) -> Result<(Offset, LeaderEpoch), Failure> {
+    pub(crate) fn earliest(
+        &self,
+        leader_epoch: Option<LeaderEpoch>,
+    ) -> Result<(Offset, LeaderEpoch), Failure> {
         self.as_leader(leader_epoch, |replica, log| {
             let start = replica.log_start_offset();
             Ok((start, log.epoch_at(start)))
@@ -393,11 +394,17 @@ impl Partition {
         if !self.settings.load().log.cleanup_policy.delete {
             return Err(Failure::new(
                 ErrorCode::PolicyViolation,
-                format!("records of {:?} can't be deleted: its cleanup.policy is not delete", self.topic.as_str()),
+                format!(
+                    "records of {:?} can't be deleted: its cleanup.policy is not delete",
+                    self.topic.as_str()
+                ),
             ));
         }
         let mut state = self.state.lock();
-        state.replica.validate_fetch_epoch(None, ServedBy::Leader).map_err(|error| partition_failure(&error))?;
+        state
+            .replica
+            .validate_fetch_epoch(None, ServedBy::Leader)
+            .map_err(|error| partition_failure(&error))?;
         let high_watermark = state.replica.high_watermark();
         let to = if before == Offset(-1) { high_watermark } else { before };
         if to < Offset::ZERO || to > high_watermark {

@@ -51,7 +51,10 @@ struct Hosted {
 
 impl Hosted {
     fn insert(&mut self, partition: Arc<Partition>) {
-        self.by_name.entry(partition.topic.clone()).or_default().insert(partition.id.partition, partition.clone());
+        self.by_name
+            .entry(partition.topic.clone())
+            .or_default()
+            .insert(partition.id.partition, partition.clone());
         self.by_id.insert(partition.id, partition);
     }
 
@@ -100,6 +103,10 @@ pub(crate) struct Partitions {
     unopened: Mutex<BTreeSet<TopicPartition>>,
     /// Whether logs that are nobody's have been looked for.
     strays_dropped: AtomicBool,
+    /// Whether a log directory is missing among `directories`, because it could not be opened at the start.
+    incomplete: bool,
+    /// Partitions older than this start that were not found: they may lie in the directory that is missing.
+    missing: Mutex<BTreeSet<TopicPartition>>,
     /// Directories of partitions that are gone, to be removed once their readers had time to finish.
     doomed: Mutex<Vec<(semel_model::Timestamp, Arc<Directory>, PathBuf)>>,
 }
@@ -114,6 +121,8 @@ pub(crate) struct Parts {
     pub(crate) metrics: Arc<PartitionMetrics>,
     pub(crate) producer_id_expiration: Millis,
     pub(crate) registration: Registration,
+    /// Whether `directories` lacks some of the configuration, because they could not be opened.
+    pub(crate) incomplete: bool,
     /// Each with what was found in it.
     pub(crate) directories: Vec<(Arc<Directory>, Opened)>,
 }
@@ -160,6 +169,8 @@ impl Partitions {
             found: Mutex::new(found),
             unopened: Mutex::default(),
             strays_dropped: AtomicBool::new(false),
+            incomplete: parts.incomplete,
+            missing: Mutex::default(),
             doomed: Mutex::default(),
         }
     }
@@ -228,10 +239,14 @@ impl Partitions {
                 Step::TakeRole(_) | Step::Reconfigure(_) => {}
             }
         }
-        self.unopened.lock().retain(|id| after.partition(*id).is_some_and(|state| state.replicas.contains(&self.me)));
+        self.unopened
+            .lock()
+            .retain(|id| after.partition(*id).is_some_and(|state| state.replicas.contains(&self.me)));
         if !dropped.is_empty() {
             // The checkpoints must not speak of what is gone when its name is used again.
-            for directory in self.directories.iter().filter(|directory| dropped.contains(directory.dir.path())) {
+            for directory in
+                self.directories.iter().filter(|directory| dropped.contains(directory.dir.path()))
+            {
                 self.checkpoint(directory);
             }
         }
@@ -285,7 +300,11 @@ impl Partitions {
         tracing::warn!(partition = %name, "log has failed and is opened again");
         let log = partition.tend(|replica, log| FoundLog {
             directory: partition.directory.clone(),
-            at: PartitionDir { name: name.clone(), path: log.dir().to_owned(), topic_id: Some(partition.id.topic) },
+            at: PartitionDir {
+                name: name.clone(),
+                path: log.dir().to_owned(),
+                topic_id: Some(partition.id.topic),
+            },
             known: Known {
                 recovery_point: Some(log.flushed_end()),
                 log_start_offset: log.log_start_offset(),
@@ -313,7 +332,8 @@ impl Partitions {
             .iter()
             .filter_map(|id| {
                 let topic = image.topic(id.topic)?;
-                let settings = settings.entry(id.topic).or_insert_with(|| self.settings(image, topic)).clone();
+                let settings =
+                    settings.entry(id.topic).or_insert_with(|| self.settings(image, topic)).clone();
                 Some((*id, topic.name.clone(), settings))
             })
             .collect();
@@ -351,7 +371,9 @@ impl Partitions {
         unopened.extend(wanted.iter().map(|(id, _, _)| *id));
         for partition in opened {
             unopened.remove(&partition.id);
-            self.found.lock().remove(&PartitionName { topic: partition.topic.clone(), partition: partition.id.partition });
+            self.found
+                .lock()
+                .remove(&PartitionName { topic: partition.topic.clone(), partition: partition.id.partition });
             hosted.insert(Arc::new(partition));
         }
         drop(unopened);
@@ -383,9 +405,13 @@ impl Partitions {
             // Not somewhere else: there it would begin empty.
             Some(found) if found.directory.dir.has_failed() => anyhow::bail!("its log directory has failed"),
             Some(found) => (found.directory, found.known, found.high_watermark, found.cleaned_to),
+            None if self.may_be_missing(id) => {
+                anyhow::bail!("it may lie in a log directory that could not be opened")
+            }
             None => {
                 let directory = self.place(&name)?;
-                let exists = directory.dir.disk().read_dir(&directory.dir.path().join(name.to_string())).is_ok();
+                let exists =
+                    directory.dir.disk().read_dir(&directory.dir.path().join(name.to_string())).is_ok();
                 // Nothing is in a new one, so nothing has to be recovered. One that is there was left by a failure.
                 let known = if exists {
                     Known::default()
@@ -403,8 +429,7 @@ impl Partitions {
             }
             other => other?,
         };
-        let opened =
-            PartitionLog::open(directory.dir.disk().clone(), at.path, settings.log.clone(), known, now);
+        let opened = PartitionLog::open(*directory.dir.disk(), at.path, settings.log.clone(), known, now);
         let (mut log, recovery) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -456,6 +481,19 @@ impl Partitions {
             producer_id_expiration: self.producer_id_expiration,
             ..semel_partition::Config::default()
         }
+    }
+
+    /// Whether a partition that was not found may lie in a directory that could not be opened. What this broker is
+    /// told of before it has seen itself in the metadata is older than this start.
+    fn may_be_missing(&self, id: TopicPartition) -> bool {
+        if !self.incomplete {
+            return false;
+        }
+        let mut missing = self.missing.lock();
+        if !self.strays_dropped.load(Ordering::Relaxed) {
+            missing.insert(id);
+        }
+        missing.contains(&id)
     }
 
     /// Where a partition that was not found at the start goes: where it lies, else where the fewest are.
@@ -521,7 +559,8 @@ impl Partitions {
         }
         for partition in self.all() {
             if Arc::ptr_eq(&partition.directory, directory) {
-                let name = PartitionName { topic: partition.topic.clone(), partition: partition.id.partition };
+                let name =
+                    PartitionName { topic: partition.topic.clone(), partition: partition.id.partition };
                 partition.tend(|replica, log| {
                     points.recovery_points.insert(name.clone(), log.flushed_end());
                     points.log_starts.insert(name.clone(), log.log_start_offset());
@@ -547,6 +586,15 @@ impl Partitions {
                 dirty.insert(partition.directory.dir.path().to_owned());
             }
         }
+        // What was not closed properly before this start and was not opened since is still to be recovered.
+        let unrecovered = self.found.lock();
+        dirty.extend(
+            unrecovered
+                .values()
+                .filter(|log| !log.known.clean)
+                .map(|log| log.directory.dir.path().to_owned()),
+        );
+        drop(unrecovered);
         for directory in &self.directories {
             self.checkpoint(directory);
             if dirty.contains(directory.dir.path()) || directory.dir.has_failed() {
@@ -570,7 +618,9 @@ impl Partitions {
                         tracing::warn!(partition = %name, error = format!("{error:#}"), "cannot remove log");
                     }
                 }
-                _ => tracing::warn!(partition = %name, path = %log.at.path.display(), "log is nobody's, left alone"),
+                _ => {
+                    tracing::warn!(partition = %name, path = %log.at.path.display(), "log is nobody's, left alone")
+                }
             }
         }
     }
@@ -581,7 +631,10 @@ impl Partitions {
         let due: Vec<_> = self.doomed.lock().extract_if(.., |(at, _, _)| *at <= now).collect();
         for (_, directory, path) in due {
             if let Err(error) = directory.dir.remove_doomed(&path) {
-                tracing::warn!(error = chain(&error), "cannot remove a deleted partition, the next start will");
+                tracing::warn!(
+                    error = chain(&error),
+                    "cannot remove a deleted partition, the next start will"
+                );
             }
         }
     }
@@ -613,7 +666,13 @@ impl Partitions {
                     space.as_ref().err().map(|error| Failure::new(ErrorCode::KafkaStorageError, chain(error)))
                 };
                 let (total_bytes, usable_bytes) = space.map_or((0, 0), |space| (space.total, space.free));
-                DirectoryInfo { path: directory.dir.path().to_owned(), total_bytes, usable_bytes, failure, replicas }
+                DirectoryInfo {
+                    path: directory.dir.path().to_owned(),
+                    total_bytes,
+                    usable_bytes,
+                    failure,
+                    replicas,
+                }
             })
             .collect()
     }

@@ -6,6 +6,10 @@ use semel_model::{Millis, Timestamp};
 pub(crate) use semel_partition::Durability;
 use semel_record::{Codec, Compression, DecodeLimits, Limits};
 
+/// What a produced batch may unpack to where the topic must look into it (another codec, keys for compaction), in bytes:
+/// sixty times the default largest batch. A topic that stores what it gets has no such bound.
+const UNPACKED_BYTES_MAX: usize = 64 << 20;
+
 /// Everything an append, a read or housekeeping asks of a topic's configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TopicSettings {
@@ -32,7 +36,8 @@ impl TopicSettings {
         let defaults = semel_log::Config::default();
         Self {
             log: semel_log::Config {
-                segment_bytes: size("segment.bytes").clamp(semel_log::Config::SEGMENT_BYTES_MIN, i32::MAX as u32),
+                segment_bytes: size("segment.bytes")
+                    .clamp(semel_log::Config::SEGMENT_BYTES_MIN, i32::MAX as u32),
                 segment_ms: Millis(long("segment.ms").max(1)),
                 segment_jitter_ms: Millis(0),
                 segment_index_bytes: size("segment.index.bytes").clamp(24, i32::MAX as u32),
@@ -60,12 +65,17 @@ impl TopicSettings {
             min_insync_replicas: usize::try_from(long("min.insync.replicas")).unwrap_or(1).max(1),
             compression: match effective.text("compression.type") {
                 Some("uncompressed") => Some(Compression::of(Codec::None)),
-                Some("gzip") => {
-                    Some(Compression { codec: Codec::Gzip, level: Some(level("compression.gzip.level")).filter(|l| *l >= 0) })
-                }
+                Some("gzip") => Some(Compression {
+                    codec: Codec::Gzip,
+                    level: Some(level("compression.gzip.level")).filter(|l| *l >= 0),
+                }),
                 Some("snappy") => Some(Compression::of(Codec::Snappy)),
-                Some("lz4") => Some(Compression { codec: Codec::Lz4, level: Some(level("compression.lz4.level")) }),
-                Some("zstd") => Some(Compression { codec: Codec::Zstd, level: Some(level("compression.zstd.level")) }),
+                Some("lz4") => {
+                    Some(Compression { codec: Codec::Lz4, level: Some(level("compression.lz4.level")) })
+                }
+                Some("zstd") => {
+                    Some(Compression { codec: Codec::Zstd, level: Some(level("compression.zstd.level")) })
+                }
                 _ => None,
             },
             append_time: effective.text("message.timestamp.type") == Some("LogAppendTime"),
@@ -92,7 +102,7 @@ impl TopicSettings {
             timestamp_min,
             timestamp_max,
             keys_required: self.log.cleanup_policy.compact,
-            decode: DecodeLimits { decompressed_bytes_max: self.log.decompressed_bytes_max },
+            decode: DecodeLimits { decompressed_bytes_max: UNPACKED_BYTES_MAX },
         }
     }
 }

@@ -7,8 +7,11 @@ use std::time::Duration;
 pub struct Config {
     /// `num.partitions`: of a topic that does not say. 1 or more; 1.
     pub num_partitions: i32,
-    /// `default.replication.factor`: of a topic that does not say. 1 to 32,767; 1.
+    /// `default.replication.factor`: of a topic that does not say. 1 to `replication_factor_max`; 1.
     pub default_replication_factor: i32,
+    /// The most replicas a new partition may have; more get INVALID_REPLICATION_FACTOR. 1 to 32,767; 1, because brokers
+    /// do not replicate partitions yet: a second replica would never hold what the first has acknowledged.
+    pub replication_factor_max: i32,
     /// `broker.session.timeout.ms`: after this long without a heartbeat a broker is fenced. 9 s.
     pub session_timeout: Duration,
     /// After this long without a heartbeat stream a broker is fenced: the time it has to reconnect. 500 ms.
@@ -49,6 +52,7 @@ impl Default for Config {
         Self {
             num_partitions: 1,
             default_replication_factor: 1,
+            replication_factor_max: 1,
             session_timeout: Duration::from_secs(9),
             disconnect_grace: Duration::from_millis(500),
             producer_id_block: 1000,
@@ -72,6 +76,13 @@ impl Config {
             "from 1 to 32767",
             factors.contains(&self.default_replication_factor),
         )?;
+        range("replication-factor-max", "from 1 to 32767", factors.contains(&self.replication_factor_max))?;
+        if self.default_replication_factor > self.replication_factor_max {
+            return Err(ConfigError::Disagree {
+                smaller: "default.replication.factor",
+                larger: "replication-factor-max (brokers do not replicate partitions yet)",
+            });
+        }
         range("broker.session.timeout.ms", "at least 1", !self.session_timeout.is_zero())?;
         range("producer-id-block", "at least 1", self.producer_id_block >= 1)?;
         range("changes-in-flight-max", "at least 1", self.changes_in_flight_max >= 1)?;
@@ -82,5 +93,27 @@ impl Config {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_disagrees_is_named() {
+        assert_eq!(Config::default().validate(), Ok(()));
+        let say = |config: Config| config.validate().unwrap_err().to_string();
+        assert_eq!(
+            say(Config { default_replication_factor: 3, ..Config::default() }),
+            "default.replication.factor must not exceed replication-factor-max (brokers do not replicate \
+             partitions yet)"
+        );
+        let three = Config { default_replication_factor: 3, replication_factor_max: 3, ..Config::default() };
+        assert_eq!(three.validate(), Ok(()));
+        assert_eq!(
+            say(Config { replication_factor_max: 0, ..Config::default() }),
+            "replication-factor-max must be from 1 to 32767"
+        );
     }
 }

@@ -10,7 +10,11 @@
 //! - A partition's leader and ISR change by one record, which raises its partition epoch; a new leader raises its
 //!   leader epoch; the ISR is never empty.
 //! - A broker's epoch is the index of its registration, so a later life has a greater one.
-//! - Only the leader of the current term, after it has applied every earlier entry, decides.
+//! - Only the leader of the current term, after it has applied every earlier entry, decides; an answer that changes
+//!   nothing leaves once a majority has confirmed that it still leads.
+//!
+//! Deliberately absent for now: partitions with more than one replica. Placement, elections and ISR changes handle
+//! them, but brokers do not replicate yet, so [`Config::replication_factor_max`] is 1.
 //!
 //! Start with [`machine`] (the state and the one `match`), then a file of [`ops`]; [`node`] joins the state
 //! machine to Raft; [`log_store`] is what a shell must store.
@@ -25,6 +29,7 @@ pub mod ops;
 mod placement;
 mod raft_log;
 mod random;
+mod reads;
 mod sessions;
 
 pub use config::{Config, ConfigError};

@@ -20,8 +20,9 @@ use crate::{
     error::Error,
     log_store::LogStore,
     machine::{Control, Entry, Reply, Request},
-    ops::create_cluster::CreateCluster,
+    ops::{create_cluster::CreateCluster, heartbeat::Fence},
     raft_log::{RaftLog, decoded, encoded},
+    reads::Reads,
     sessions::Sessions,
 };
 
@@ -217,6 +218,8 @@ pub struct Node<S: LogStore, C: Codec, T> {
     sessions: Sessions,
     /// The batches in flight with their indexes, oldest first.
     proposed: VecDeque<(u64, BatchNumber)>,
+    /// Answers that change nothing, until it is sure that this node leads.
+    reads: Reads<T>,
     /// The term under which the driver is active.
     active_term: Option<u64>,
     applied: u64,
@@ -272,6 +275,7 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
             sessions: Sessions::new(&control),
             control,
             proposed: VecDeque::new(),
+            reads: Reads::new(),
             active_term: None,
             applied,
             leadership: Leadership { leader: None, controller_epoch: ControllerEpoch(0), is_active: false },
@@ -338,14 +342,23 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
         }
     }
 
-    /// A heartbeat stream ended, by a broken connection or its own will.
+    /// A heartbeat stream ended, by a broken connection or its own will. A broker that said it would stop has stopped:
+    /// it is fenced at once.
     pub fn stream_closed(
         &mut self,
         moment: &Moment,
         broker: semel_model::BrokerId,
         epoch: semel_model::BrokerEpoch,
-    ) {
+    ) -> Result<(), NodeError> {
         self.sessions.closed(broker, epoch, moment.monotonic);
+        let known = self.driver.latest_state().live_broker(broker, epoch);
+        let has_stopped = known.is_ok_and(|known| known.is_alive() && known.shutting_down)
+            && self.sessions.is_gone(broker, epoch);
+        if has_stopped && self.driver.phase() == Phase::Active {
+            tracing::info!(%broker, %epoch, "broker has stopped");
+            self.decide(moment, Request::Fence(Fence { broker, epoch }), Token::Own)?;
+        }
+        Ok(())
     }
 
     /// A message to this controller was lost.
@@ -428,10 +441,12 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
     /// Stores what must be stored, applies what is committed, and answers what is to be done.
     pub fn advance(&mut self, moment: &Moment) -> Result<Output<T>, NodeError> {
         self.notice_role();
+        self.confirm_reads();
         while self.raw.has_ready() {
             self.process_ready()?;
             self.notice_role();
             self.take_over(moment)?;
+            self.confirm_reads();
         }
         self.raw.store().check()?;
         self.compact_if_due()?;
@@ -457,7 +472,8 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
                 batch.records.iter().filter_map(|entry| entry.record.clone()).collect();
             (batch.number, records)
         });
-        self.end(step);
+        // What ends here has changed nothing.
+        step.ended.into_iter().for_each(|(token, ended)| self.hold(token, ended));
         let Some((number, records)) = batch else { return Ok(()) };
         let data = self.codec.encode_batch(&records);
         match self.raw.propose(Vec::new(), data.to_vec()) {
@@ -482,6 +498,12 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
         self.raw.store().check()?;
         // A leader's appends may leave before its own disk has them: its own vote for them comes with `advance`.
         self.send(ready.take_messages())?;
+        for state in ready.take_read_states() {
+            // Whatever else raft-rs may hand out, only this node's own questions have this form.
+            let Ok(question) = <[u8; 8]>::try_from(&state.request_ctx[..]) else { continue };
+            let confirmed = self.reads.confirmed(u64::from_be_bytes(question));
+            self.output.ended.extend(confirmed);
+        }
         if !ready.snapshot().is_empty() {
             let snapshot = ready.snapshot();
             let index = snapshot.get_metadata().index;
@@ -531,7 +553,13 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
                     let step =
                         self.driver.committed(*number).map_err(|_| NodeError::Diverged(entry.index))?;
                     self.proposed.pop_front();
-                    self.end(step);
+                    // The first is the change's own. The others only read what it would make: the votes that committed
+                    // it may be older than they are.
+                    let mut ended = step.ended.into_iter();
+                    if let Some((token, ended)) = ended.next() {
+                        self.answer(token, ended);
+                    }
+                    ended.for_each(|(token, ended)| self.hold(token, ended));
                 }
                 _ => {
                     let replay = self.driver.replay(&entries_of(&delta));
@@ -571,6 +599,21 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
         self.proposed.clear();
         let step = self.driver.fence();
         self.end(step);
+        for token in self.reads.fail() {
+            self.answer(Token::Caller(token), Ended::NotOwner);
+        }
+    }
+
+    /// Asks the other voters whether this node still leads, if an answer waits for that.
+    fn confirm_reads(&mut self) {
+        // Asked before this leadership's first entry is applied, raft-rs would drop the question.
+        if self.active_term.is_none() {
+            return;
+        }
+        if let Some(question) = self.reads.next_question() {
+            // A lost one is asked again with each of the leader's heartbeats.
+            self.raw.read_index(question.to_be_bytes().to_vec());
+        }
     }
 
     /// Begins to decide once everything before this leadership is applied: its first entry says so.
@@ -618,9 +661,26 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
     }
 
     fn end(&mut self, step: Step<Control, Token<T>>) {
-        for (token, ended) in step.ended {
-            let Token::Caller(token) = token else { continue };
+        step.ended.into_iter().for_each(|(token, ended)| self.answer(token, ended));
+    }
+
+    fn answer(&mut self, token: Token<T>, ended: Ended<Reply, Error>) {
+        if let Token::Caller(token) = token {
             self.output.ended.push((token, answer(ended)));
+        }
+    }
+
+    /// [`answer`](Self::answer) for what changed nothing: a decision waits until it is sure that this node leads.
+    /// A single voter has nobody to ask.
+    fn hold(&mut self, token: Token<T>, ended: Ended<Reply, Error>) {
+        let is_decision = matches!(ended, Ended::Answered(_));
+        match token {
+            Token::Caller(token) if is_decision && self.config.voters.len() > 1 => {
+                if let Err(token) = self.reads.hold(token, answer(ended)) {
+                    self.answer(Token::Caller(token), Ended::Busy(Busy::Parked));
+                }
+            }
+            token => self.answer(token, ended),
         }
     }
 }

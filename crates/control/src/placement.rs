@@ -126,6 +126,7 @@ mod tests {
                         kafka_port: 1,
                         grpc_address: "h:2".into(),
                         rack: Some(format!("r{rack}").into()),
+                        directories: [].into(),
                     }),
                 );
                 let fenced = fenced.contains(&id);

@@ -127,6 +127,7 @@ mod tests {
             kafka_port: 1,
             grpc_address: "h:2".into(),
             rack: None,
+            directories: [].into(),
         };
         image.apply(MetadataIndex(7), &Record::RegisterBroker(registration));
         image.apply(

@@ -23,7 +23,7 @@ use semel_control::{
     },
 };
 use semel_metadata::{ClusterImage, Delta, IncarnationId, Message, Record, Session};
-use semel_model::{BrokerId, ControllerId, MetadataIndex, Timestamp};
+use semel_model::{BrokerEpoch, BrokerId, ControllerId, MetadataIndex, Timestamp};
 
 /// Bytes are numbers of what lies in the arena: formats are the shell's matter.
 #[derive(Clone, Default)]
@@ -165,7 +165,15 @@ impl Cluster {
     fn crash(&mut self, at: usize) {
         self.nodes[at] = None;
         self.disks[at].crash();
-        self.wire.retain(|(_, to, _, _)| *to != at);
+        let (lost, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.wire).into_iter().partition(|(_, to, _, _)| *to == at);
+        self.wire = kept;
+        // As a shell does whose connection breaks: else the sender waits for this snapshot's fate forever.
+        for (from, ..) in lost.into_iter().filter(|(.., is_snapshot)| *is_snapshot) {
+            if let Some(node) = &mut self.nodes[from] {
+                node.snapshot_sent(ControllerId(at as u64 + 1), false);
+            }
+        }
     }
 
     fn next_random(&mut self) -> u64 {
@@ -257,6 +265,10 @@ impl Cluster {
         (self.leader().unwrap(), self.tick - start)
     }
 
+    fn statuses(&self) -> Vec<Option<semel_control::node::Status>> {
+        self.nodes.iter().map(|node| node.as_ref().map(Node::status)).collect()
+    }
+
     fn settle(&mut self) {
         self.cut.clear();
         for at in 0..self.nodes.len() {
@@ -275,7 +287,7 @@ impl Cluster {
             if applied.len() == 1 && self.leader().is_some() {
                 break;
             }
-            assert!(self.tick - start < 600, "the cluster does not settle");
+            assert!(self.tick - start < 600, "the cluster does not settle: {:#?}", self.statuses());
             self.round(0);
         }
     }
@@ -296,6 +308,7 @@ impl Cluster {
             kafka_port: 1,
             grpc_address: "h:2".into(),
             rack: None,
+            directories: [].into(),
         };
         let request = RegisterBroker { broker, cluster_id: None, earlier_life_is_gone: false };
         self.request(at, Request::RegisterBroker(request), token);
@@ -439,6 +452,118 @@ fn a_leader_that_was_cut_off_stops_and_its_changes_are_of_unknown_fate() {
     let image = cluster.nodes[0].as_ref().unwrap().image();
     assert!(image.topic_by_name("lost").is_none() && image.topic_by_name("refused").is_none());
     cluster.check_agreement();
+}
+
+/// How a topic that is to be created fared.
+fn refused_with(answer: &Result<Reply, Error>) -> Option<&Error> {
+    match answer {
+        Ok(Reply::CreatedTopics(created)) => created.results[0].1.as_ref().err(),
+        Ok(_) => None,
+        Err(error) => Some(error),
+    }
+}
+
+#[test]
+fn a_leader_that_was_cut_off_tells_nothing_old() {
+    let mut cluster = Cluster::new(3, 13);
+    let (leader, _) = cluster.elect();
+    bring_up_broker(&mut cluster, leader);
+    cluster.request(leader, topic("t".to_owned()), 1);
+    for _ in 0..5 {
+        cluster.round(0);
+    }
+    assert!(created(&cluster.answers[&1]));
+    // With a majority, it says what it knows after one round to the others and back.
+    cluster.request(leader, topic("t".to_owned()), 2);
+    assert!(!cluster.answers.contains_key(&2), "nobody has confirmed it yet");
+    for _ in 0..3 {
+        cluster.round(0);
+    }
+    assert_eq!(refused_with(&cluster.answers[&2]), Some(&Error::TopicAlreadyExists("t".to_owned())));
+    for other in 0..3 {
+        cluster.cut.extend([(leader, other), (other, leader)]);
+    }
+    // Both only read: one the state, one a change that is under way and will never commit.
+    cluster.request(leader, topic("t".to_owned()), 3);
+    cluster.request(leader, topic("new".to_owned()), 4);
+    cluster.request(leader, topic("new".to_owned()), 5);
+    let start = cluster.tick;
+    while cluster.nodes[leader].as_ref().unwrap().status().leadership.is_active {
+        assert!(cluster.answers.range(3..=5).next().is_none());
+        cluster.round(0);
+        assert!(cluster.tick - start <= 40);
+    }
+    assert!(matches!(cluster.answers[&3], Err(Error::NotController(_))), "{:?}", cluster.answers[&3]);
+    assert_eq!(cluster.answers[&4], Err(Error::RequestTimedOut));
+    assert_eq!(cluster.answers[&5], Err(Error::RequestTimedOut));
+    cluster.settle();
+    cluster.check_agreement();
+}
+
+#[test]
+fn a_lost_question_is_asked_again() {
+    let mut cluster = Cluster::new(3, 17);
+    let (leader, _) = cluster.elect();
+    bring_up_broker(&mut cluster, leader);
+    for token in 0..20 {
+        // Unknown brokers: nothing is written.
+        let heartbeat = Heartbeat {
+            broker: BrokerId(9),
+            epoch: BrokerEpoch(9),
+            metadata_index: MetadataIndex(0),
+            want_fence: false,
+            want_shutdown: false,
+        };
+        cluster.request(leader, Request::Heartbeat(heartbeat), token);
+        cluster.wire.clear();
+        let start = cluster.tick;
+        while !cluster.answers.contains_key(&token) {
+            cluster.round(0);
+            assert!(cluster.tick - start <= 8, "{token}");
+        }
+        assert!(matches!(cluster.answers[&token], Err(Error::StaleBrokerEpoch(_))));
+    }
+}
+
+#[test]
+fn a_broker_that_said_it_would_stop_is_fenced_when_its_stream_ends() {
+    let mut cluster = Cluster::new(1, 1);
+    bring_up_broker(&mut cluster, 0);
+    let is_alive = |cluster: &Cluster| cluster.nodes[0].as_ref().unwrap().image().is_alive(BrokerId(1));
+    let epoch = cluster.nodes[0].as_ref().unwrap().image().broker(BrokerId(1)).unwrap().epoch;
+    let streams = |cluster: &mut Cluster, opened: bool| {
+        let moment = cluster.moment();
+        let node = cluster.nodes[0].as_mut().unwrap();
+        if opened {
+            node.stream_opened(&moment, BrokerId(1), epoch);
+        } else {
+            node.stream_closed(&moment, BrokerId(1), epoch).unwrap();
+        }
+        cluster.advance(0);
+    };
+    streams(&mut cluster, true);
+    streams(&mut cluster, false);
+    assert!(is_alive(&cluster), "it has a grace to come back");
+    streams(&mut cluster, true);
+    let stopping = Heartbeat {
+        broker: BrokerId(1),
+        epoch,
+        metadata_index: MetadataIndex(u64::MAX >> 1),
+        want_fence: false,
+        want_shutdown: true,
+    };
+    cluster.request(0, Request::Heartbeat(stopping), 1);
+    let Ok(Reply::Heartbeat(answer)) = &cluster.answers[&1] else { panic!("{:?}", cluster.answers[&1]) };
+    assert!(answer.may_shutdown && is_alive(&cluster), "it serves what nobody else can until it is gone");
+    // A second stream, of a broker that reconnected: the first one's end is no end.
+    streams(&mut cluster, true);
+    streams(&mut cluster, false);
+    assert!(is_alive(&cluster));
+    streams(&mut cluster, false);
+    assert!(!is_alive(&cluster), "no tick, no grace");
+    // Its next life need not wait for anything.
+    cluster.register(0, 1, 2, 2);
+    assert!(matches!(cluster.answers[&2], Ok(Reply::Registered(_))));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use semel_control::{
         register_broker::RegisterBroker,
     },
 };
-use semel_metadata::{ClusterImage, IncarnationId};
+use semel_metadata::{ClusterImage, DirectoryId, IncarnationId};
 use semel_model::{
     BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, MetadataIndex, PartitionEpoch, PartitionIndex,
     Timestamp, TopicId, TopicPartition,
@@ -32,8 +32,13 @@ struct Bench {
 }
 
 impl Bench {
+    /// Partitions may have replicas: what brokers will be able to do is decided already.
     fn new() -> Self {
-        let mut bench = Self { control: Control::new(Arc::new(Config::default())), index: 0 };
+        Self::with_config(Config { replication_factor_max: 10, ..Config::default() })
+    }
+
+    fn with_config(config: Config) -> Self {
+        let mut bench = Self { control: Control::new(Arc::new(config)), index: 0 };
         bench.control.apply(&Entry {
             index: MetadataIndex(0),
             controller_epoch: ControllerEpoch(1),
@@ -90,6 +95,7 @@ impl Bench {
                 kafka_port: 9092,
                 grpc_address: format!("b{id}:9190").into(),
                 rack: None,
+                directories: [].into(),
             },
             cluster_id: None,
             earlier_life_is_gone: false,
@@ -221,6 +227,92 @@ fn a_broker_registers_catches_up_and_is_unfenced() {
     let mut nameless = Bench::registration(2, 2);
     nameless.broker.kafka_host = "".into();
     assert!(matches!(bench.ask(Request::RegisterBroker(nameless)), Err(Error::InvalidRegistration(_))));
+}
+
+#[test]
+fn a_restarted_broker_shows_its_directories_and_need_not_wait() {
+    let with = |id: i32, incarnation: u8, directories: &[u8]| {
+        let mut registration = Bench::registration(id, incarnation);
+        registration.broker.directories =
+            directories.iter().map(|directory| DirectoryId([*directory; 16])).collect();
+        Request::RegisterBroker(registration)
+    };
+    let mut bench = Bench::new();
+    bench.ask(with(1, 1, &[11, 12])).unwrap();
+    bench.heartbeat(1, |_| {}).unwrap();
+    bench.topic_on("t", &[1]);
+    let first = bench.epoch(1);
+    let refused =
+        |bench: &mut Bench, request| matches!(bench.ask(request), Err(Error::DuplicateBrokerRegistration(_)));
+    // Another disk, or none: perhaps another process with the same id.
+    assert!(refused(&mut bench, with(1, 2, &[13])) && refused(&mut bench, with(1, 2, &[])));
+    assert_eq!((bench.epoch(1), bench.state("t").as_str()), (first, "1 0 [1]"));
+    // One of the two disks came back: that life is over, and the next starts fenced.
+    bench.ask(with(1, 2, &[12])).unwrap();
+    assert!(bench.epoch(1) > first && !bench.image().is_alive(BrokerId(1)));
+    assert_eq!(bench.state("t"), "- 1 [1]");
+    assert!(matches!(bench.heartbeat(1, |beat| beat.epoch = first), Err(Error::StaleBrokerEpoch(_))));
+    bench.heartbeat(1, |_| {}).unwrap();
+    assert_eq!(bench.state("t"), "1 2 [1]");
+    // Only the last life's directories count, and only those of the broker itself.
+    assert!(refused(&mut bench, with(1, 3, &[11])));
+    bench.ask(with(2, 4, &[12])).unwrap();
+    assert!(refused(&mut bench, with(1, 5, &[])));
+}
+
+#[test]
+fn directories_are_checked() {
+    let mut bench = Bench::new();
+    let mut ask = |ids: Vec<[u8; 16]>| {
+        let mut registration = Bench::registration(1, 1);
+        registration.broker.directories = ids.into_iter().map(DirectoryId).collect();
+        bench.ask(Request::RegisterBroker(registration)).map_or_else(|error| say(&error), |_| "ok".to_owned())
+    };
+    let many = (0..257_u16).map(|id| u128::from(id + 100).to_be_bytes()).collect();
+    let told = [ask(vec![[0; 16]]), ask(vec![[7; 16]; 2]), ask(many), ask(vec![[7; 16], [8; 16]])];
+    check(
+        &told.join("\n"),
+        &expect![[r#"
+            InvalidRegistration: broker 1: it names a reserved directory id
+            InvalidRegistration: broker 1: it names a log directory twice
+            InvalidRegistration: broker 1: it names more than 256 log directories
+            ok"#]],
+    );
+}
+
+#[test]
+fn brokers_do_not_replicate_yet() {
+    let mut bench = Bench::with_config(Config::default());
+    for id in 1..=3 {
+        bench.start(id);
+    }
+    let factor = |name: &str, n| NewTopic { replication_factor: Some(n), ..named(name) };
+    let assigned = |name: &str, list: &[i32]| NewTopic {
+        assignments: vec![Assignment { partition: 0, brokers: list.iter().copied().map(BrokerId).collect() }],
+        ..named(name)
+    };
+    let told = bench.create(vec![
+        named("default"),
+        factor("one", 1),
+        factor("three", 3),
+        assigned("on2", &[2]),
+        assigned("on12", &[1, 2]),
+    ]);
+    check(
+        &told,
+        &expect![[r#"
+            default: ok
+            one: ok
+            three: InvalidReplicationFactor: replication factor 3 is larger than 1: brokers do not replicate partitions yet
+            on2: ok
+            on12: InvalidReplicationFactor: replication factor 2 is larger than 1: brokers do not replicate partitions yet
+        "#]],
+    );
+    // A default that is too large is refused where it is used, should it get past the check of the settings.
+    let mut bench = Bench::with_config(Config { default_replication_factor: 2, ..Config::default() });
+    bench.start(1);
+    bench.start(2);
+    assert!(bench.create(vec![named("t")]).contains("InvalidReplicationFactor: replication factor 2"));
 }
 
 #[test]

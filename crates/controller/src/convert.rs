@@ -21,7 +21,7 @@ use semel_model::{
 };
 use semel_proto::{
     internal::v1 as pb,
-    metadata::{MalformedMetadata, incarnation_id, port, topic_id, topic_id_bytes},
+    metadata::{MalformedMetadata, directory_ids, incarnation_id, port, topic_id, topic_id_bytes},
     v1::{self, ErrorCode},
 };
 use tonic::Status;
@@ -79,6 +79,7 @@ pub(crate) fn register_broker(request: pb::RegisterBrokerRequest) -> Result<Requ
             kafka_port: port(request.kafka_port)?,
             grpc_address: request.grpc_address.into(),
             rack: request.rack.filter(|rack| !rack.is_empty()).map(Arc::from),
+            directories: directory_ids(&request.directory_ids)?,
         },
         cluster_id: Some(request.cluster_id).filter(|id| !id.is_empty()),
         earlier_life_is_gone: false,
@@ -107,12 +108,14 @@ pub(crate) fn heartbeat(request: &pb::HeartbeatRequest) -> Heartbeat {
 pub(crate) fn heartbeat_answer(
     reply: Reply,
     epoch: ControllerEpoch,
+    committed: MetadataIndex,
 ) -> Result<pb::HeartbeatResponse, Status> {
     let Reply::Heartbeat(answer) = reply else { return Err(mismatched(&reply)) };
     Ok(pb::HeartbeatResponse {
         controller_epoch: epoch.0,
         fenced: answer.fenced,
         may_shutdown: answer.may_shutdown,
+        committed_index: committed.0,
     })
 }
 

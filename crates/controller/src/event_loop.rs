@@ -32,8 +32,14 @@ const TURN: usize = 1024;
 /// How long a leader waits at a clean stop for another to take over.
 const RESIGN_WAIT: Duration = Duration::from_millis(1000);
 
-/// A reply with the epoch under which it was given.
-pub(crate) type Answered = (Reply, ControllerEpoch);
+/// A reply, and where the metadata stood when it was given.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) reply: Reply,
+    pub(crate) controller_epoch: ControllerEpoch,
+    /// The last index known to be committed.
+    pub(crate) committed: MetadataIndex,
+}
 
 /// A refusal, and who leads if that is somebody else.
 #[derive(Debug)]
@@ -169,7 +175,7 @@ impl EventLoop {
             }
             Event::StreamClosed(broker, epoch) => {
                 let moment = self.moment();
-                self.node.stream_closed(&moment, broker, epoch);
+                self.node.stream_closed(&moment, broker, epoch)?;
             }
             Event::Raft(bytes) => {
                 if let Err(error) = self.node.receive(&bytes) {
@@ -240,11 +246,13 @@ impl EventLoop {
     }
 
     fn answer(&self, ended: Vec<(Caller, Result<Reply, Error>)>) {
-        let leadership = self.node.status().leadership;
+        let Status { leadership, committed, .. } = self.node.status();
         let leader =
             leadership.leader.filter(|id| *id != self.own_id).and_then(|id| self.addresses.get(&id)).cloned();
         for (caller, answer) in ended {
-            let answer = answer.map(|reply| (reply, leadership.controller_epoch)).map_err(|error| {
+            let controller_epoch = leadership.controller_epoch;
+            let answer = answer.map(|reply| Answered { reply, controller_epoch, committed });
+            let answer = answer.map_err(|error| {
                 self.metrics.refused.inc();
                 Refused { error, leader: leader.clone() }
             });

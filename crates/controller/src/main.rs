@@ -31,8 +31,8 @@ async fn serve(settings: settings::Settings) -> anyhow::Result<ExitCode> {
     let telemetry = telemetry::init(&settings.telemetry())?;
     let (registry, health) = (Registry::new(), Health::new());
     let stop = shutdown::on_signal()?;
-    let grpc_listener = net::bind(&settings.grpc).await?;
-    let http_listener = net::bind(&settings.http).await?;
+    let grpc_listener = net::bind(settings.grpc_listen()).await?;
+    let http_listener = net::bind(settings.http_listen()).await?;
     let (grpc_address, http_address) = (grpc_listener.local_addr()?, http_listener.local_addr()?);
     let config = settings.controller(grpc_address)?;
     let controller = Controller::start(config, Environment::real(registry.clone(), health.clone()))?;

@@ -56,8 +56,8 @@ impl ControllerRpc {
         request: Request,
         convert: impl FnOnce(semel_control::Reply, ControllerEpoch) -> Result<T, Status>,
     ) -> Result<Response<T>, Status> {
-        let (reply, epoch) = self.ask(request).await?;
-        convert(reply, epoch).map(Response::new)
+        let Answered { reply, controller_epoch, .. } = self.ask(request).await?;
+        convert(reply, controller_epoch).map(Response::new)
     }
 
     fn put(&self, event: Event) -> Result<(), Status> {
@@ -209,7 +209,9 @@ async fn heartbeats(
             answer = rpc.ask(Request::Heartbeat(heartbeat)) => answer,
             () = sender.closed() => return,
         };
-        let answer = answer.and_then(|(reply, epoch)| convert::heartbeat_answer(reply, epoch));
+        let answer = answer.and_then(|Answered { reply, controller_epoch, committed }| {
+            convert::heartbeat_answer(reply, controller_epoch, committed)
+        });
         let is_refused = answer.is_err();
         if !is_refused && open.as_ref().is_none_or(|open| (open.broker, open.epoch) != (broker, epoch)) {
             open = Some(OpenStream::new(&rpc.inbox, broker, epoch));

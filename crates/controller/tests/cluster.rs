@@ -227,6 +227,39 @@ async fn a_broker_that_breaks_off_is_fenced_and_may_come_back_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broker_that_restarts_with_its_controller_registers_at_once() {
+    let mut cluster = Cluster::new(1, &[]);
+    cluster.start_all();
+    let finder = cluster.finder();
+    let first = finder.register_with(1, 1, &[200, 201]).await.unwrap();
+    let stream = finder.heartbeat(1, first.broker_epoch).await.unwrap();
+    assert!(!stream.fenced && stream.committed >= first.broker_epoch.unsigned_abs());
+    // Both die at once: the next controller never sees the end of a stream.
+    cluster.kill(1);
+    drop(stream);
+    drop(cluster.start(1));
+    let refused = finder.register_with(1, 2, &[202]).await.unwrap_err();
+    assert_eq!(refused.error_code(), ErrorCode::DuplicateBrokerRegistration);
+    let began = cluster.clock.monotonic();
+    let second = finder.register_with(1, 2, &[201, 202]).await.unwrap();
+    let took = cluster.clock.monotonic() - began;
+    println!("registered again after {took:?}");
+    assert!(second.broker_epoch > first.broker_epoch && took < Duration::from_secs(5), "{took:?}");
+    // The answers of a stream show how the log grows.
+    let mut stream = finder.heartbeat(1, second.broker_epoch).await.unwrap();
+    let before = stream.committed;
+    assert!(!stream.fenced && before >= second.broker_epoch.unsigned_abs());
+    finder.create("t").await.unwrap();
+    assert!(stream.next().await.unwrap().committed_index > before);
+    // One that leaves in order is fenced as soon as its stream is over.
+    assert!(stream.leave().await.unwrap().may_shutdown);
+    assert!(image_at(&cluster, 1, |image| image.is_alive(BrokerId(1))).await.is_alive(BrokerId(1)));
+    drop(stream);
+    image_at(&cluster, 1, |image| !image.is_alive(BrokerId(1))).await;
+    finder.register_with(1, 3, &[]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_requests_are_named() {
     let mut cluster = Cluster::new(1, &[]);
     cluster.start_all();
@@ -244,6 +277,8 @@ async fn bad_requests_are_named() {
         (refused.error_code(), refused.message.as_str()),
         (ErrorCode::InvalidRequest, "incarnation_id has 3 bytes instead of 16")
     );
+    let refused = finder.register_with(1, 1, &[0]).await.unwrap_err();
+    assert_eq!(refused.error_code(), ErrorCode::InvalidRegistration);
     let wrong = pb::ExchangeRequest { to: 9, ..Default::default() };
     let mut raft = semel_proto::internal::v1::raft_service_client::RaftServiceClient::connect(format!(
         "http://{}",

@@ -575,7 +575,14 @@ fn tables(out: &mut String, schemas: &[Schema]) {
             line!(out, "            Self::{}(_) => ApiKey::{},", schema.name, schema.name);
         }
         line!(out, "        }}\n    }}\n");
-        line!(out, "    /// Reads a whole body: bytes left over are an error.");
+        if kind == "Request" {
+            line!(
+                out,
+                "    /// Reads a body. Bytes left over are passed over, as Kafka does: librdkafka 2.12 sends some."
+            );
+        } else {
+            line!(out, "    /// Reads a whole body: bytes left over are an error.");
+        }
         line!(out, "    ///");
         line!(
             out,
@@ -591,7 +598,8 @@ fn tables(out: &mut String, schemas: &[Schema]) {
             line!(out, "            ApiKey::{name} => Self::{name}({name}{kind}::decode(r, version)?),");
         }
         line!(out, "            other => return Err(DecodeError::UnsupportedApi {{ key: other.code() }}),");
-        line!(out, "        }};\n        r.finish()?;\n        Ok(body)\n    }}\n");
+        let finish = if kind == "Request" { "" } else { "        r.finish()?;\n" };
+        line!(out, "        }};\n{finish}        Ok(body)\n    }}\n");
         line!(out, "    /// Writes the body in `version`.");
         line!(out, "    ///");
         line!(out, "    /// Errors: [`EncodeError`].");

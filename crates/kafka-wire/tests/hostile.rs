@@ -109,19 +109,17 @@ fn a_frame_cut_at_any_byte_is_an_error() {
     }
 }
 
+/// librdkafka 2.12 ends some Metadata requests with three bytes that no version has, and Kafka takes them.
 #[test]
-fn bytes_after_a_body_are_an_error() {
+fn bytes_after_a_request_are_passed_over() {
     for (key, version) in every_version() {
         let mut g = TestRng::new(7);
         let request = Request::arbitrary(key, &mut g, version).unwrap();
         let frame = encode_request(1, None, version, &request).unwrap().assemble(|_| Bytes::new()).unwrap();
         let mut long = BytesMut::from(&frame[4..]);
-        long.put_u8(0);
-        assert_eq!(
-            decode_any(long.freeze()),
-            Err(DecodeError::TrailingBytes { count: 1 }),
-            "{key} {version}"
-        );
+        long.put_slice(&[0, 0, 0]);
+        let (_, read) = decode_any(long.freeze()).unwrap();
+        assert_eq!(read, decode_any(frame.slice(4..)).unwrap().1, "{key} {version}");
     }
 }
 

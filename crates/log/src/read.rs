@@ -202,7 +202,8 @@ impl<D: Disk> PartitionLog<D> {
             }
         };
         let mut expected = base;
-        let mut headers = Headers::new(&**place.file(), start.min(place.size()), place.size());
+        let mut headers =
+            Headers::new(&**place.file(), start.min(place.size()), place.size()).not_below(base);
         loop {
             match headers.next() {
                 Ok(None) => return Ok(None),
@@ -263,8 +264,11 @@ impl<D: Disk> PartitionLog<D> {
             let mut headers = Headers::new(&**place.file(), start, place.size());
             loop {
                 match headers.next() {
+                    // Offsets that go back: damage that may well name offsets below the bound.
+                    Ok(Some((_, header))) if header.base_offset < next_offset => break,
                     Ok(Some((at, header))) => {
-                        (end, next_offset) = (at, next_offset.max(header.base_offset));
+                        // Never beyond the bound: what stands there may be damage that names any offset.
+                        (end, next_offset) = (at, header.base_offset.min(bound));
                         if headers.position() > limit || header.next_offset() > bound {
                             break;
                         }

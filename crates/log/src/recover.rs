@@ -204,7 +204,7 @@ impl<D: Disk> Opening<D> {
     fn find_epochs(&mut self) -> Result<(), ReadError> {
         for found in self.segments.clone() {
             let file = self.open_log(found.base_offset)?;
-            let mut headers = Headers::new(&*file, 0, found.size);
+            let mut headers = Headers::new(&*file, 0, found.size).not_below(found.base_offset);
             loop {
                 match headers.next() {
                     Ok(Some((_, header))) => {
@@ -267,18 +267,33 @@ impl<D: Disk> Opening<D> {
         let is_damage = from < promised && (next_base.is_some() || behind.next_offset.is_some());
         if is_damage {
             let end = next_base.or(behind.next_offset).unwrap_or(from.next());
-            let range = OffsetRange { start: from, end };
-            if !self.corrupt.contains(&range) {
-                self.corrupt.push(range);
-                let _ = crate::partition::write_corrupt(&self.disk, &self.dir, &self.corrupt);
+            if end > from {
+                let range = OffsetRange { start: from, end };
+                if !self.corrupt.contains(&range) {
+                    self.corrupt.push(range);
+                    let _ = crate::partition::write_corrupt(&self.disk, &self.dir, &self.corrupt);
+                }
+                return Ok(false);
             }
+            // The next segment goes on where the last whole batch ends, so no offset is missing: what stands behind
+            // that batch is rubbish, which a range of damaged offsets could not keep from being served.
+            self.cut(found, scanned)?;
             return Ok(false);
         }
-        self.recovery.truncated_bytes += u64::from(found.size - scanned.good);
         self.recovery.truncated_batches += behind.count;
+        self.cut(found, scanned)?;
+        Ok(true)
+    }
+
+    /// Cuts a segment's file behind its last whole valid batch.
+    fn cut(&mut self, found: Found, scanned: &Scanned<D>) -> Result<(), ReadError> {
         let path = self.path(found.base_offset, LOG);
         scanned.file.set_len(u64::from(scanned.good)).doing("truncate", &path)?;
-        Ok(true)
+        self.recovery.truncated_bytes += u64::from(found.size - scanned.good);
+        for segment in self.segments.iter_mut().filter(|segment| segment.base_offset == found.base_offset) {
+            segment.size = scanned.good;
+        }
+        Ok(())
     }
 
     /// Looks for whole valid batches behind a bad one: where its length leads, and where the index points.
@@ -424,7 +439,7 @@ impl<D: Disk> Opening<D> {
             covering.checked_sub(1).map_or(0, |at| index[at].position)
         });
         // From the batch of the last time entry to that of the last offset entry no timestamp may be larger.
-        let mut headers = Headers::new(file, time_start, found.size);
+        let mut headers = Headers::new(file, time_start, found.size).not_below(base_offset);
         let (mut max, mut time_seen) = (MaxTimestamp::NONE, time.is_none());
         let largest = time.map_or(Timestamp::NONE, |time| time.timestamp);
         let confirmed = loop {
@@ -694,9 +709,8 @@ impl<D: Disk> Opening<D> {
     /// and of all that were read.
     fn rebuild_closed(&mut self, log: &PartitionLog<D>) -> Result<(), ReadError> {
         for (&base, closed) in &log.closed {
-            if let Some(mut scanned) = self.scanned.remove(&base)
-                && !scanned.bad
-            {
+            // Of a damaged one too: entries that point behind the damage would lead reads there.
+            if let Some(mut scanned) = self.scanned.remove(&base) {
                 scanned.indexed.finish();
                 let _ = store_index(&self.disk, &self.path(base, INDEX), &scanned.indexed.index);
                 let _ = store_index(&self.disk, &self.path(base, TIME_INDEX), &scanned.indexed.times);

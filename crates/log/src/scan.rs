@@ -42,6 +42,11 @@ impl<'a, F: DiskFile> Headers<'a, F> {
         Self { file, position, end, floor: Offset::ZERO, chunk: [0; CHUNK], chunk_start: 0, chunk_len: 0 }
     }
 
+    /// The same walk, to which batches below `floor`, its segment's base offset, are damage too.
+    pub(crate) fn not_below(self, floor: Offset) -> Self {
+        Self { floor, ..self }
+    }
+
     /// Where the next batch starts.
     pub(crate) fn position(&self) -> u32 {
         self.position

@@ -105,7 +105,7 @@ impl<D: Disk> PartitionLog<D> {
         let path = self.file_path(base_offset, LOG);
         let file = Arc::new(self.disk.open(&path, Open::Write).doing("open", &path)?);
         let mut indexed = Indexed::new(base_offset, self.config.index_interval_bytes);
-        let mut headers = Headers::new(&*file, 0, size);
+        let mut headers = Headers::new(&*file, 0, size).not_below(base_offset);
         loop {
             match headers.next() {
                 Ok(Some((position, header))) => indexed.add(position, &header),

@@ -189,10 +189,10 @@ impl<D: Disk> PartitionLog<D> {
         };
         let index_start = last_index.map_or(0, |entry| entry.position);
         let start = time_start.map_or(0, |entry| entry.position).min(index_start);
-        if start >= size && size > 0 {
+        if start > 0 && start >= size {
             return Ok(None);
         }
-        let mut headers = Headers::new(file, start, size);
+        let mut headers = Headers::new(file, start, size).not_below(base_offset);
         let mut tail = Indexed::new(base_offset, self.config.index_interval_bytes);
         let (mut max, mut index_seen, mut time_seen) =
             (MaxTimestamp::NONE, last_index.is_none(), last_time.is_none());
@@ -229,7 +229,7 @@ impl<D: Disk> PartitionLog<D> {
     fn rebuild_indexes(&self, file: &D::File, base_offset: Offset, size: u32) -> Result<Indexed, ReadError> {
         tracing::info!(log = %self.dir.display(), segment = %base_offset, "indexes are built again");
         let mut indexed = Indexed::new(base_offset, self.config.index_interval_bytes);
-        let mut headers = Headers::new(file, 0, size);
+        let mut headers = Headers::new(file, 0, size).not_below(base_offset);
         loop {
             match headers.next() {
                 Ok(None) => break,
@@ -256,7 +256,7 @@ impl<D: Disk> PartitionLog<D> {
         let at_start = snapshot::read(&self.disk, &self.file_path(base_offset, SNAPSHOT)).unwrap_or_default();
         let mut open = OpenTransactions::at_snapshot(&at_start);
         let mut aborted = Vec::new();
-        let mut headers = Headers::new(file, 0, size);
+        let mut headers = Headers::new(file, 0, size).not_below(base_offset);
         while let Some((position, header)) = match headers.next() {
             Ok(next) => next,
             Err(Stop::Io(cause)) => return Err(self.read_failed(base_offset, cause)),

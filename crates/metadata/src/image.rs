@@ -8,7 +8,9 @@ use semel_model::{
     ProducerId, TopicId, TopicName, TopicPartition,
 };
 
-use crate::record::{ConfigResource, Delta, IncarnationId, PartitionState, Record, RegisterBroker};
+use crate::record::{
+    ConfigResource, Delta, DirectoryId, IncarnationId, PartitionState, Record, RegisterBroker,
+};
 
 /// Configuration entries that were set, by Kafka's name.
 pub type Configs = OrdMap<Arc<str>, Arc<str>>;
@@ -49,6 +51,8 @@ pub struct Broker {
     pub grpc_address: Arc<str>,
     /// Where it stands, for placement.
     pub rack: Option<Arc<str>>,
+    /// The log directories it has locked; none if its registration named none.
+    pub directories: Arc<[DirectoryId]>,
     /// Whether it may not lead or be in sync.
     pub fenced: bool,
     /// Whether it is handing its leaderships over before it stops.
@@ -397,6 +401,7 @@ impl ClusterImage {
             kafka_port: registration.kafka_port,
             grpc_address: Arc::clone(&registration.grpc_address),
             rack: registration.rack.clone(),
+            directories: Arc::clone(&registration.directories),
             fenced: true,
             shutting_down: false,
         };
@@ -470,6 +475,7 @@ impl Broker {
             kafka_port: self.kafka_port,
             grpc_address: Arc::clone(&self.grpc_address),
             rack: self.rack.clone(),
+            directories: Arc::clone(&self.directories),
         }
     }
 }

@@ -23,5 +23,5 @@ pub mod session;
 
 pub use change::{Change, changes_between};
 pub use image::{Broker, ClusterImage, Configs, Partition, Topic};
-pub use record::{ConfigResource, Delta, IncarnationId, PartitionState, Record, RegisterBroker};
+pub use record::{ConfigResource, Delta, DirectoryId, IncarnationId, PartitionState, Record, RegisterBroker};
 pub use session::{Message, Session, SessionError};

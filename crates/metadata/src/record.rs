@@ -84,6 +84,8 @@ pub struct RegisterBroker {
     pub grpc_address: Arc<str>,
     /// Where it stands, for placement.
     pub rack: Option<Arc<str>>,
+    /// The log directories it has locked; none if its registration named none.
+    pub directories: Arc<[DirectoryId]>,
 }
 
 /// One partition's state.
@@ -118,6 +120,11 @@ pub enum ConfigResource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IncarnationId(pub [u8; 16]);
 
+/// A log directory's identity, from its `meta.properties`: Kafka's `directory.id` (KIP-858). One process at a time has
+/// the directory locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DirectoryId(pub [u8; 16]);
+
 /// What was committed at one index of the metadata log: one atomic change. Deltas are contiguous; one without
 /// records tells of a new controller epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +135,15 @@ pub struct Delta {
     pub controller_epoch: ControllerEpoch,
     /// Applied together.
     pub records: Vec<Record>,
+}
+
+impl DirectoryId {
+    /// Whether it is one of the first hundred, which Kafka keeps for "unassigned", "lost" and the like: no directory
+    /// has such an id.
+    #[must_use]
+    pub fn is_reserved(self) -> bool {
+        u128::from_be_bytes(self.0) < 100
+    }
 }
 
 impl PartitionState {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
 use semel_metadata::{
-    Change, ClusterImage, ConfigResource, Delta, IncarnationId, Message, PartitionState, Record,
+    Change, ClusterImage, ConfigResource, Delta, DirectoryId, IncarnationId, Message, PartitionState, Record,
     RegisterBroker, Session, SessionError, changes_between,
 };
 use semel_model::{
@@ -41,6 +41,7 @@ fn record() -> impl Strategy<Value = Record> {
                 kafka_port: 9092,
                 grpc_address: "localhost:9190".into(),
                 rack: rack.map(Arc::from),
+                directories: (0..incarnation[0] % 3).map(|id| DirectoryId([id; 16])).collect(),
             })
         }),
         3 => (broker.clone(), 0..40_i64, any::<bool>(), any::<bool>()).prop_map(|(id, epoch, fenced, down)| {

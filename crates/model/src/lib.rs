@@ -13,7 +13,9 @@ pub mod offset;
 pub mod producer;
 pub mod units;
 
-pub use cluster::{BrokerId, ControllerId, PartitionIndex, TopicId, TopicName, TopicNameError, TopicPartition};
+pub use cluster::{
+    BrokerId, ControllerId, PartitionIndex, TopicId, TopicName, TopicNameError, TopicPartition,
+};
 pub use epoch::{BrokerEpoch, ControllerEpoch, CoordinatorEpoch, LeaderEpoch, MetadataIndex, PartitionEpoch};
 pub use offset::{Offset, OffsetRange};
 pub use producer::{ProducerEpoch, ProducerId, Sequence};

@@ -137,6 +137,8 @@ fn grpc_code(code: ErrorCode) -> Code {
         | E::TransactionalIdAuthorizationFailed => Code::PermissionDenied,
         E::SaslAuthenticationFailed => Code::Unauthenticated,
         E::UnsupportedVersion => Code::Unimplemented,
+        // Not retriable on Kafka's wire, where clients look for another broker; here it says that this one is starting.
+        E::BrokerNotAvailable => Code::Unavailable,
         E::ProducerFenced
         | E::InvalidProducerEpoch
         | E::OutOfOrderSequenceNumber

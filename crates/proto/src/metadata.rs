@@ -9,7 +9,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use semel_metadata::{
-    ClusterImage, ConfigResource, Delta, IncarnationId, Message, PartitionState, Record, RegisterBroker,
+    ClusterImage, ConfigResource, Delta, DirectoryId, IncarnationId, Message, PartitionState, Record,
+    RegisterBroker,
 };
 use semel_model::{
     BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, MetadataIndex, PartitionEpoch, PartitionIndex,
@@ -158,6 +159,7 @@ impl From<&Record> for pb::MetadataRecord {
                 kafka_port: i32::from(broker.kafka_port),
                 grpc_address: broker.grpc_address.to_string(),
                 rack: broker.rack.as_ref().map(ToString::to_string),
+                directory_ids: broker.directories.iter().map(|id| Bytes::copy_from_slice(&id.0)).collect(),
             }),
             Record::BrokerFence { broker, epoch, fenced, shutting_down } => P::BrokerFence(pb::BrokerFence {
                 broker_id: broker.0,
@@ -224,6 +226,7 @@ impl TryFrom<pb::MetadataRecord> for Record {
                 kafka_port: port(broker.kafka_port)?,
                 grpc_address: broker.grpc_address.into(),
                 rack: broker.rack.map(Arc::from),
+                directories: directory_ids(&broker.directory_ids)?,
             }),
             P::BrokerFence(fence) => Self::BrokerFence {
                 broker: BrokerId(fence.broker_id),
@@ -281,6 +284,11 @@ pub fn incarnation_id(bytes: &[u8]) -> Result<IncarnationId, MalformedMetadata> 
     sixteen("incarnation_id", bytes).map(IncarnationId)
 }
 
+/// Directory ids from a message.
+pub fn directory_ids(ids: &[Bytes]) -> Result<Arc<[DirectoryId]>, MalformedMetadata> {
+    ids.iter().map(|id| sixteen("directory_ids", id).map(DirectoryId)).collect()
+}
+
 /// A TCP port from a message.
 pub fn port(value: i32) -> Result<u16, MalformedMetadata> {
     let wrong = MalformedMetadata::OutOfRange { field: "kafka_port", value: i64::from(value) };
@@ -332,6 +340,7 @@ mod tests {
                 kafka_port: 9092,
                 grpc_address: "b1.example:9190".into(),
                 rack: Some("a".into()),
+                directories: [].into(),
             }),
             Record::BrokerFence {
                 broker: BrokerId(1),
@@ -366,6 +375,15 @@ mod tests {
                 next_producer_id: ProducerId(1000),
             },
             Record::TopicRemoved { id: topic },
+            Record::RegisterBroker(RegisterBroker {
+                broker: BrokerId(2),
+                incarnation: IncarnationId([8; 16]),
+                kafka_host: "b2.example".into(),
+                kafka_port: 9092,
+                grpc_address: "b2.example:9190".into(),
+                rack: None,
+                directories: [DirectoryId([0xd1; 16]), DirectoryId([0xd2; 16])].into(),
+            }),
         ]
     }
 
@@ -390,7 +408,9 @@ mod tests {
     #[test]
     fn an_image_survives_snapshot_and_stream() {
         let mut image = ClusterImage::new();
-        for (index, record) in (1..).zip(samples().into_iter().take(11)) {
+        // All but the topic's end.
+        let kept = samples().into_iter().filter(|record| !matches!(record, Record::TopicRemoved { .. }));
+        for (index, record) in (1..).zip(kept) {
             image.apply_delta(&Delta {
                 index: MetadataIndex(index),
                 controller_epoch: ControllerEpoch(2),
@@ -426,6 +446,12 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(say(Some(P::RegisterBroker(broker))), "kafka_port is 70000");
+        let broker = pb::RegisterBroker {
+            incarnation_id: Bytes::from_static(&[0; 16]),
+            directory_ids: vec![Bytes::from_static(&[1; 16]), Bytes::from_static(&[2; 15])],
+            ..Default::default()
+        };
+        assert_eq!(say(Some(P::RegisterBroker(broker))), "directory_ids has 15 bytes instead of 16");
         let change = pb::ConfigChange { resource: 2, name: "one".into(), ..Default::default() };
         assert_eq!(say(Some(P::ConfigChange(change))), "\"one\" is not a broker id");
         let change = pb::ConfigChange { resource: 9, ..Default::default() };

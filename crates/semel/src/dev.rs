@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use anyhow::Context as _;
 use clap::Args;
-use semel_broker::{Broker, FrontDoor, ListenerConfig, Surroundings};
+use semel_broker::{Broker, FrontDoor, ListenerConfig, StartError, Surroundings};
 use semel_controller::{Controller, Environment, Stopped};
 use semel_model::{BrokerId, ControllerId};
 use semel_service::{grpc, health::Health, http, metrics::Registry, net, runtime, shutdown, telemetry};
@@ -78,11 +78,8 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen for gRPC on {}", arguments.grpc))?;
     let (http_address, grpc_address) = (http.local_addr()?, grpc.local_addr()?);
     let stop_servers = CancellationToken::new();
-    let http = tokio::spawn(http::serve(
-        http,
-        http::router(registry.clone(), health.clone()),
-        stop_servers.clone(),
-    ));
+    let http =
+        tokio::spawn(http::serve(http, http::router(registry.clone(), health.clone()), stop_servers.clone()));
 
     let settings: BTreeMap<String, String> = arguments.settings.iter().cloned().collect();
     let controller = Controller::start(
@@ -94,7 +91,7 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let server = door.add_to(controller.serve_on(server));
     let grpc = tokio::spawn(server.serve(grpc, stop_servers.clone()));
 
-    let broker = Broker::start(
+    let started = Broker::start(
         semel_broker::Config {
             id: BROKER,
             log_dirs: vec![arguments.data.join("log")],
@@ -111,12 +108,19 @@ async fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         Surroundings { registry, health: health.clone(), grpc: grpc_address, stop: stop.clone() },
         &door,
     )
-    .await?;
-    println!("semel ready kafka={} grpc={grpc_address} http={http_address}", broker.kafka_address());
-
-    stop.cancelled().await;
-    health.set_stopping();
-    broker.stop().await;
+    .await;
+    let broker = match started {
+        Ok(broker) => Some(broker),
+        // A signal while it started: that is what was asked for.
+        Err(StartError::Stopped) => None,
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(broker) = broker {
+        println!("semel ready kafka={} grpc={grpc_address} http={http_address}", broker.kafka_address());
+        stop.cancelled().await;
+        health.set_stopping();
+        broker.stop().await;
+    }
     stop_servers.cancel();
     for (name, server) in [("gRPC", flatten(grpc)), ("HTTP", flatten(http))] {
         match tokio::time::timeout(SERVER_GRACE, server).await {

@@ -44,7 +44,8 @@ pub fn record_batch(data: &[u8]) {
     if options & 1 != 0 {
         reseal(&mut bytes);
     }
-    let decode = DecodeLimits { decompressed_bytes_max: [0, 100, 4096, 1 << 20][usize::from(options >> 1 & 3)] };
+    let decode =
+        DecodeLimits { decompressed_bytes_max: [0, 100, 4096, 1 << 20][usize::from(options >> 1 & 3)] };
     let limits = Limits {
         message_bytes_max: if options & 8 == 0 { 1 << 20 } else { 200 },
         timestamp_min: Timestamp(if options & 16 == 0 { i64::MIN } else { 0 }),
@@ -88,7 +89,8 @@ fn check_valid(batch: &Batch, limits: &Limits) {
         assert!(!limits.keys_required || record.key.is_some());
         let timestamp = record.timestamp;
         assert!(
-            timestamp == Timestamp::NONE || (limits.timestamp_min..=limits.timestamp_max).contains(&timestamp)
+            timestamp == Timestamp::NONE
+                || (limits.timestamp_min..=limits.timestamp_max).contains(&timestamp)
         );
     }
 }
@@ -120,7 +122,8 @@ fn work_on(batch: &Batch, limits: &DecodeLimits, keep: u8) {
     };
     assert_eq!(records.len(), batch.header.record_count as usize);
     for codec in Codec::ALL {
-        let packed = batch.recompress(Compression::of(codec), limits).expect("well-formed records can be packed");
+        let packed =
+            batch.recompress(Compression::of(codec), limits).expect("well-formed records can be packed");
         if Ok(codec) == batch.header.attributes.codec().map_err(drop) {
             continue;
         }

@@ -48,7 +48,11 @@ pub fn all(golden: &str) -> Vec<Seed> {
     for codec in Codec::ALL {
         let batch = sample(codec);
         for (name, options) in [("raw", 0b110), ("repaired", 0b111), ("strict", 0b11_1111)] {
-            add("record_batch", format!("{codec}-{name}"), [&[options, 0b0101_0101], &batch.bytes[..]].concat());
+            add(
+                "record_batch",
+                format!("{codec}-{name}"),
+                [&[options, 0b0101_0101], &batch.bytes[..]].concat(),
+            );
         }
     }
     let some: Vec<u8> = [sample(Codec::None), record::marker(Outcome::Abort, 7), sample(Codec::Lz4)]

@@ -84,8 +84,9 @@ impl Xorshift {
 
     /// A number that parsers stumble over, in as many bytes as it is likely to have on the wire.
     fn edge(&mut self) -> Vec<u8> {
-        let value = [0, 1, -1, 2, 49, 61, i64::MAX, i64::MIN, 0x7fff, 0x8000, 0x7fff_ffff, 0x8000_0000, 0xffff]
-            [self.below(13)];
+        let value =
+            [0, 1, -1, 2, 49, 61, i64::MAX, i64::MIN, 0x7fff, 0x8000, 0x7fff_ffff, 0x8000_0000, 0xffff]
+                [self.below(13)];
         match self.below(4) {
             0 => vec![value as u8],
             1 => (value as i16).to_be_bytes().to_vec(),
@@ -105,7 +106,9 @@ impl Xorshift {
         match self.below(9) {
             0 if !input.is_empty() => input[at] ^= 1 << self.below(8),
             1 if !input.is_empty() => input[at] = self.next() as u8,
-            2 if !input.is_empty() => input[at] = input[at].wrapping_add(if self.below(2) == 0 { 1 } else { 255 }),
+            2 if !input.is_empty() => {
+                input[at] = input[at].wrapping_add(if self.below(2) == 0 { 1 } else { 255 })
+            }
             3 => {
                 for (place, byte) in input[at..].iter_mut().zip(self.edge()) {
                     *place = byte;

@@ -64,7 +64,10 @@ pub(crate) fn describe_broker(broker: &semel_metadata::Broker) -> v1::describe_c
 fn only<T>(mut results: Vec<T>) -> Result<T, Failure> {
     match results.pop() {
         Some(result) if results.is_empty() => Ok(result),
-        _ => Err(Failure::new(ErrorCode::UnknownServerError, "the controller did not answer for the one item asked")),
+        _ => Err(Failure::new(
+            ErrorCode::UnknownServerError,
+            "the controller did not answer for the one item asked",
+        )),
     }
 }
 
@@ -87,7 +90,8 @@ impl AdminService for Admin {
         use internal::delete_topics_request::{Topic, topic::By};
         let topics =
             request.into_inner().names.into_iter().map(|name| Topic { by: Some(By::Name(name)) }).collect();
-        let response = self.door.node()?.delete_topics(internal::DeleteTopicsRequest { topics }, WITHIN).await?;
+        let response =
+            self.door.node()?.delete_topics(internal::DeleteTopicsRequest { topics }, WITHIN).await?;
         let results = response
             .results
             .into_iter()
@@ -140,7 +144,9 @@ impl AdminService for Admin {
             v1::ResourceType::Topic => self.door.node()?.topic_config_entries(&request.name)?,
             v1::ResourceType::Broker => self.door.node()?.broker_config_entries(&request.name)?,
             v1::ResourceType::Unspecified => {
-                return Err(Failure::new(ErrorCode::InvalidRequest, "name a resource type: topic or broker").into());
+                return Err(
+                    Failure::new(ErrorCode::InvalidRequest, "name a resource type: topic or broker").into()
+                );
             }
         };
         let entries = entries

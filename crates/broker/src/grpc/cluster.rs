@@ -12,7 +12,6 @@ use super::{
     admin::{describe_broker, describe_topic},
 };
 
-
 /// Answers for one broker.
 #[derive(Clone)]
 pub(super) struct Cluster {
@@ -57,7 +56,8 @@ fn difference(old: &ClusterImage, new: &ClusterImage) -> Option<v1::WatchCluster
             | Change::ProducerIds => {}
         }
     }
-    response.topics = topics.into_iter().filter_map(|id| new.topic(id)).map(|topic| describe_topic(new, topic)).collect();
+    response.topics =
+        topics.into_iter().filter_map(|id| new.topic(id)).map(|topic| describe_topic(new, topic)).collect();
     let silent = response.brokers.is_empty()
         && response.removed_brokers.is_empty()
         && response.deleted_topic_ids.is_empty()
@@ -74,7 +74,7 @@ impl ClusterService for Cluster {
         request: Request<v1::WatchClusterRequest>,
     ) -> Result<Response<Self::WatchClusterStream>, Status> {
         let after = request.into_inner().after_index;
-        let node = self.door.node()?.clone();
+        let node = self.door.node()?;
         let mut applied = node.metadata.follow();
         applied.mark_unchanged();
         let first = node.metadata.image();
@@ -82,18 +82,19 @@ impl ClusterService for Cluster {
         // broker keeps one image and no history.
         let opening = (after != first.index().get()).then(|| full(&first));
         // A slow client is never queued for: when it asks next it gets the difference up to that moment.
-        let changes = futures::stream::unfold((applied, first, node), |(mut applied, mut seen, node)| async move {
-            loop {
-                applied.changed().await.ok()?;
-                let image = node.metadata.image();
-                let difference = difference(&seen, &image);
-                seen = image;
-                if let Some(difference) = difference {
-                    return Some((Ok(difference), (applied, seen, node)));
+        let changes =
+            futures::stream::unfold((applied, first, node), |(mut applied, mut seen, node)| async move {
+                loop {
+                    applied.changed().await.ok()?;
+                    let image = node.metadata.image();
+                    let difference = difference(&seen, &image);
+                    seen = image;
+                    if let Some(difference) = difference {
+                        return Some((Ok(difference), (applied, seen, node)));
+                    }
                 }
-            }
-        });
+            });
         let stream = futures::StreamExt::chain(futures::stream::iter(opening.map(Ok)), changes);
-        Ok(Response::new(Box::pin(stream)))
+        Ok(Response::new(Box::pin(self.door.until_closed(stream))))
     }
 }

@@ -1,30 +1,29 @@
 //! `LogService`: produce, fetch, offsets.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{pin::Pin, time::Duration};
 
 use bytes::Bytes;
 use semel_kafka_wire::ErrorCode;
-use semel_model::{Offset, OffsetRange, ProducerEpoch, ProducerId, Sequence, Timestamp};
+use semel_model::{Offset, ProducerEpoch, ProducerId, Sequence, Timestamp};
 use semel_proto::v1::{self, log_service_server::LogService};
-use semel_record::{BatchBuilder, Codec, Compression, DecodeLimits, RecordHeader};
-use tokio::sync::{Notify, mpsc};
+use semel_record::{BatchBuilder, Codec, Compression, RecordHeader};
+use tokio::sync::mpsc;
 use tokio_stream::{Stream, StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::FrontDoor;
+use super::{
+    FrontDoor, Working,
+    admission::Tickets,
+    fetch::{FETCH_BYTES, FETCH_BYTES_MAX, Reading},
+};
 use crate::{
     failure::Failure,
-    ops::{offsets::Position, visible},
-    partition::{Acks, AckResult, Isolation, Partition, ReadSpec},
+    ops::offsets::Position,
+    partition::{AckResult, Acks, Isolation},
 };
 
 /// The acknowledgement's time limit where the caller gave none.
 const PRODUCE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of log in one message where the caller gave no limit, and the most it may ask for.
-const FETCH_BYTES: u32 = 1 << 20;
-const FETCH_BYTES_MAX: u32 = 8 << 20;
-/// Bytes of decoded records in one message: below the 4 MiB that gRPC clients take by default.
-const RECORDS_BYTES: usize = 2 << 20;
 /// Requests of one produce stream that wait for their acknowledgement; then the stream isn't read.
 const STREAM_IN_FLIGHT: usize = 64;
 
@@ -41,6 +40,8 @@ struct Pending {
     response: v1::ProduceResponse,
     ack: Option<crate::waiters::AckWait>,
     timeout: Duration,
+    /// Closing the door waits for the acknowledgement.
+    _working: Working,
 }
 
 impl Pending {
@@ -51,7 +52,10 @@ impl Pending {
                 Err(_) => {
                     return Err(Failure::new(
                         ErrorCode::RequestTimedOut,
-                        format!("appended at offset {}, not acknowledged within {:?}", self.response.base_offset, self.timeout),
+                        format!(
+                            "appended at offset {}, not acknowledged within {:?}",
+                            self.response.base_offset, self.timeout
+                        ),
                     ));
                 }
             }
@@ -67,22 +71,32 @@ impl Log {
             v1::Acks::Unspecified | v1::Acks::All => Acks::All,
             v1::Acks::Leader => Acks::Leader,
         };
-        let partition = self.door.node()?.partitions.by_name(&request.topic, request.partition)?;
-        let now = self.door.node()?.clock.now();
+        let node = self.door.node()?;
+        let partition = node.partitions.by_name(&request.topic, request.partition)?;
+        if partition.topic.is_internal() {
+            return Err(Failure::new(
+                ErrorCode::InvalidTopicException,
+                format!("clients can't write to the internal topic {}", partition.topic),
+            ));
+        }
+        let now = node.clock.now();
         let timeout = u64::try_from(request.timeout_ms)
             .ok()
             .filter(|millis| *millis > 0)
             .map_or(PRODUCE_TIMEOUT, Duration::from_millis);
         let batch = build_batch(request, now)?;
-        let appended = partition.append(batch, acks, now)?;
-        Ok(Pending {
-            response: v1::ProduceResponse {
-                base_offset: appended.base_offset.get(),
-                append_time_ms: appended.append_time.get(),
-                log_start_offset: appended.log_start_offset.get(),
-            },
-            ack: appended.ack,
-            timeout,
+        self.door.change(|working| {
+            let appended = partition.append(batch, acks, now)?;
+            Ok(Pending {
+                response: v1::ProduceResponse {
+                    base_offset: appended.base_offset.get(),
+                    append_time_ms: appended.append_time.get(),
+                    log_start_offset: appended.log_start_offset.get(),
+                },
+                ack: appended.ack,
+                timeout,
+                _working: working,
+            })
         })
     }
 }
@@ -101,13 +115,19 @@ fn build_batch(request: v1::ProduceRequest, now: Timestamp) -> Result<Bytes, Fai
         Some(Payload::Batch(batch)) => return Ok(batch),
         Some(Payload::Records(v1::Records { records })) if !records.is_empty() => records,
         Some(Payload::Records(_)) | None => {
-            return Err(Failure::new(ErrorCode::InvalidRequest, "a produce request needs records or a batch"));
+            return Err(Failure::new(
+                ErrorCode::InvalidRequest,
+                "a produce request needs records or a batch",
+            ));
         }
     };
     let mut builder = BatchBuilder::new().compression(Compression::of(codec));
     if let Some(idempotence) = request.idempotence {
         let epoch = i16::try_from(idempotence.producer_epoch).map_err(|_| {
-            Failure::new(ErrorCode::InvalidRequest, format!("producer epoch {} is not 16 bits", idempotence.producer_epoch))
+            Failure::new(
+                ErrorCode::InvalidRequest,
+                format!("producer epoch {} is not 16 bits", idempotence.producer_epoch),
+            )
         })?;
         builder = builder.producer(
             ProducerId(idempotence.producer_id),
@@ -127,134 +147,6 @@ fn build_batch(request: v1::ProduceRequest, now: Timestamp) -> Result<Bytes, Fai
     Ok(builder.build()?.bytes)
 }
 
-/// What a fetch stream asks of its partition, checked.
-struct Reading {
-    partition: Arc<Partition>,
-    offset: Offset,
-    end: Offset,
-    isolation: Isolation,
-    decoded: bool,
-    max_bytes: u32,
-    stop_at_end: bool,
-}
-
-impl Reading {
-    /// Sends until the end, the reader's leaving, or an error. Waits for the reader before it reads on.
-    async fn run(mut self, to: mpsc::Sender<Result<v1::FetchResponse, Status>>) {
-        while self.offset < self.end {
-            let Ok(room) = to.reserve().await else { return };
-            let changed = Arc::new(Notify::new());
-            self.partition.waiters().on_change(&changed);
-            let messages = match self.read().await {
-                Ok(messages) => messages,
-                Err(failure) => return room.send(Err(failure.into())),
-            };
-            match messages {
-                None if self.stop_at_end => return,
-                None => {
-                    drop(room);
-                    tokio::select! {
-                        () = changed.notified() => {}
-                        () = to.closed() => return,
-                    }
-                }
-                Some(messages) => {
-                    drop(room);
-                    for message in messages {
-                        if to.send(Ok(message)).await.is_err() {
-                            return;
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// The next messages; `None` if there is nothing to read yet. Moves the offset.
-    async fn read(&mut self) -> Result<Option<Vec<v1::FetchResponse>>, Failure> {
-        let read = self.partition.read(&ReadSpec {
-            offset: self.offset,
-            max_bytes: self.max_bytes,
-            isolation: self.isolation,
-            at_least_one: true,
-            leader_epoch: None,
-        })?;
-        let Some(slice) = read.slice else { return Ok(None) };
-        let bytes = slice.read().map_err(|error| crate::partition::storage_failure(&error))?;
-        let next = semel_record::BatchHeaders::new(&bytes)
-            .filter_map(Result::ok)
-            .last()
-            .map_or(self.offset, |(_, header)| header.next_offset());
-        let range = OffsetRange { start: self.offset, end: self.end };
-        let template = v1::FetchResponse {
-            next_offset: next.get(),
-            high_watermark: read.high_watermark.get(),
-            last_stable_offset: read.last_stable_offset.get(),
-            log_start_offset: read.log_start_offset.get(),
-            ..Default::default()
-        };
-        self.offset = next;
-        if !self.decoded {
-            let aborted = read
-                .aborted
-                .iter()
-                .map(|one| v1::AbortedTransaction {
-                    producer_id: one.producer_id.get(),
-                    first_offset: one.first_offset.get(),
-                })
-                .collect();
-            return Ok(Some(vec![v1::FetchResponse { batches: bytes, aborted, ..template }]));
-        }
-        let aborted = read.aborted;
-        // Decompression is bounded in memory, not in time: off the network's threads.
-        let decoded = tokio::task::spawn_blocking(move || {
-            visible::decode(bytes, &aborted, range, &DecodeLimits::default())
-        });
-        let decoded = decoded
-            .await
-            .map_err(|error| Failure::new(ErrorCode::UnknownServerError, error.to_string()))??;
-        Ok(Some(pack(decoded, &template)))
-    }
-}
-
-/// Records into messages of bounded size; at least one message, which moves the reader on even if it sees nothing.
-fn pack(decoded: Vec<visible::Visible>, template: &v1::FetchResponse) -> Vec<v1::FetchResponse> {
-    let mut messages = Vec::new();
-    let mut records = Vec::new();
-    let mut size = 0;
-    for visible::Visible { offset, record } in decoded {
-        let bytes = record.key.as_ref().map_or(0, Bytes::len)
-            + record.value.as_ref().map_or(0, Bytes::len)
-            + record.headers.iter().map(|h| h.key.len() + h.value.as_ref().map_or(0, Bytes::len)).sum::<usize>()
-            + 32;
-        if size + bytes > RECORDS_BYTES && !records.is_empty() {
-            messages.push(v1::FetchResponse {
-                records: Some(v1::Records { records: std::mem::take(&mut records) }),
-                next_offset: offset.get(),
-                ..template.clone()
-            });
-            size = 0;
-        }
-        size += bytes;
-        records.push(v1::Record {
-            key: record.key,
-            value: record.value,
-            headers: record
-                .headers
-                .into_iter()
-                .map(|header| v1::Header {
-                    key: String::from_utf8_lossy(&header.key).into_owned(),
-                    value: header.value,
-                })
-                .collect(),
-            timestamp_ms: Some(record.timestamp.get()),
-            offset: offset.get(),
-        });
-    }
-    messages.push(v1::FetchResponse { records: Some(v1::Records { records }), ..template.clone() });
-    messages
-}
-
 #[tonic::async_trait]
 impl LogService for Log {
     type ProduceStreamStream = MessageStream<v1::ProduceStreamResponse>;
@@ -264,7 +156,10 @@ impl LogService for Log {
         &self,
         request: Request<v1::ProduceRequest>,
     ) -> Result<Response<v1::ProduceResponse>, Status> {
+        let ticket = request.extensions().get::<Tickets>().and_then(Tickets::take);
         let pending = self.append(request.into_inner())?;
+        // The batch is in the log: its memory is free.
+        drop(ticket);
         Ok(Response::new(pending.done().await?))
     }
 
@@ -273,15 +168,21 @@ impl LogService for Log {
         request: Request<Streaming<v1::ProduceStreamRequest>>,
     ) -> Result<Response<Self::ProduceStreamStream>, Status> {
         let log = self.clone();
+        let tickets = request.extensions().get::<Tickets>().cloned().unwrap_or_default();
         // Each item is appended when it is read, and waits for its acknowledgement beside the ones before it:
         // `buffered` keeps the order of the answers and stops reading at the bound.
         let appends = request.into_inner().map(move |item| -> Result<_, Status> {
             let v1::ProduceStreamRequest { number, request } = item?;
+            let _ticket = tickets.take();
             let pending = request
-                .ok_or_else(|| Failure::new(ErrorCode::InvalidRequest, "a produce stream item has no request"))
+                .ok_or_else(|| {
+                    Failure::new(ErrorCode::InvalidRequest, "a produce stream item has no request")
+                })
                 .and_then(|request| log.append(request));
             Ok((number, pending))
         });
+        // What was appended is still answered.
+        let appends = self.door.until_closed(appends);
         let answers = futures::StreamExt::buffered(
             futures::StreamExt::map(appends, |item| async move {
                 let (number, pending) = item?;
@@ -317,9 +218,11 @@ impl LogService for Log {
                 asked => asked.unsigned_abs().min(FETCH_BYTES_MAX),
             },
             stop_at_end: request.stop_at_end,
+            large_batches: self.door.inner.large_batches.clone(),
+            closed: self.door.inner.closed.clone(),
         };
-        // Two messages ahead of HTTP/2's own window: enough to keep it full, little to lose.
-        let (sender, receiver) = mpsc::channel(2);
+        // One message ahead of HTTP/2's own window, while the next is made.
+        let (sender, receiver) = mpsc::channel(1);
         tokio::spawn(reading.run(sender));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
@@ -346,7 +249,11 @@ impl LogService for Log {
                     None => Err(Failure::new(ErrorCode::InvalidRequest, "name a time or a position")),
                 };
                 let found = position.and_then(|position| {
-                    self.door.node()?.partitions.by_name(&query.topic, query.partition)?.find_offset(position, isolation, None)
+                    self.door
+                        .node()?
+                        .partitions
+                        .by_name(&query.topic, query.partition)?
+                        .find_offset(position, isolation, None)
                 });
                 let mut answer = v1::list_offsets_response::Answer {
                     topic: query.topic,
@@ -375,7 +282,7 @@ impl LogService for Log {
         &self,
         _: Request<v1::InitProducerRequest>,
     ) -> Result<Response<v1::InitProducerResponse>, Status> {
-        let id = self.door.node()?.producer_ids.next().await.map_err(semel_proto::v1::Error::into_status)?;
+        let id = self.door.node()?.producer_ids.next().await.map_err(Failure::from)?;
         Ok(Response::new(v1::InitProducerResponse {
             producer_id: id.get(),
             producer_epoch: i32::from(ProducerEpoch::FIRST.get()),
@@ -388,7 +295,8 @@ impl LogService for Log {
     ) -> Result<Response<v1::DeleteRecordsResponse>, Status> {
         let request = request.into_inner();
         let partition = self.door.node()?.partitions.by_name(&request.topic, request.partition)?;
-        let log_start_offset = partition.delete_records(Offset(request.before_offset))?;
+        let log_start_offset =
+            self.door.change(|_| partition.delete_records(Offset(request.before_offset)))?;
         Ok(Response::new(v1::DeleteRecordsResponse { log_start_offset: log_start_offset.get() }))
     }
 }

@@ -117,7 +117,9 @@ impl Backend for KafkaBackend {
             Request::DeleteTopics(request) => {
                 self.later(move |node| async move { topics::delete_topics(&node, request, version).await })
             }
-            Request::DeleteRecords(request) => self.blocking(move |node| offsets::delete_records(node, &request)),
+            Request::DeleteRecords(request) => {
+                self.blocking(move |node| offsets::delete_records(node, &request))
+            }
             Request::InitProducerId(request) => producers::init_producer_id(node, request),
             Request::OffsetForLeaderEpoch(request) => {
                 Reply::now(offsets::offset_for_leader_epoch(node, &request))

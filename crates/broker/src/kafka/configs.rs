@@ -5,8 +5,8 @@ use semel_kafka_wire::{
     messages::{
         alter_configs::{AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse},
         describe_configs::{
-            DescribeConfigsRequest, DescribeConfigsResourceResult, DescribeConfigsResponse, DescribeConfigsResult,
-            DescribeConfigsSynonym,
+            DescribeConfigsRequest, DescribeConfigsResourceResult, DescribeConfigsResponse,
+            DescribeConfigsResult, DescribeConfigsSynonym,
         },
         incremental_alter_configs::{
             AlterConfigsResourceResponse as IncrementalResponse, IncrementalAlterConfigsRequest,
@@ -16,7 +16,11 @@ use semel_kafka_wire::{
 };
 use semel_proto::{internal::v1 as internal, v1};
 
-use crate::{failure::Failure, node::Node, ops::{configs::Entry, topics::within}};
+use crate::{
+    failure::Failure,
+    node::Node,
+    ops::{configs::Entry, topics::within},
+};
 
 /// Kafka's numbers of the resource types that have configurations here.
 const TOPIC: i8 = 2;
@@ -59,7 +63,9 @@ pub(crate) fn describe_configs(node: &Node, request: &DescribeConfigsRequest) ->
                     let keys = resource.configuration_keys.as_deref().filter(|keys| !keys.is_empty());
                     result.configs = entries
                         .into_iter()
-                        .filter(|entry| keys.is_none_or(|keys| keys.iter().any(|key| *key == entry.resolved.def.name)))
+                        .filter(|entry| {
+                            keys.is_none_or(|keys| keys.iter().any(|key| *key == entry.resolved.def.name))
+                        })
                         .map(|entry| describe(entry, request.include_synonyms, request.include_documentation))
                         .collect();
                 }
@@ -116,7 +122,9 @@ async fn alter(node: &Node, wanted: Vec<(i8, KString, Wanted)>, validate_only: b
         let count = resources.len();
         let carried = internal::AlterConfigsRequest { resources, validate_only };
         match node.alter_configs(carried, within(30_000)).await {
-            Ok(response) => response.results.into_iter().map(|result| result.error.map(Failure::from)).collect(),
+            Ok(response) => {
+                response.results.into_iter().map(|result| result.error.map(Failure::from)).collect()
+            }
             Err(failure) => vec![Some(failure); count],
         }
     }

@@ -1,21 +1,17 @@
 //! Fetch: file ranges at once if there is enough to read, else a long poll on the partitions that may move.
 
-use std::{
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use semel_kafka_gateway::{
     Answer, Reply,
     fetch_session::{SessionCache, SessionFetch},
 };
 use semel_kafka_wire::{
-    ErrorCode, KString,
+    ErrorCode, External, KString, Records,
     messages::fetch::{
         AbortedTransaction, FetchPartition, FetchRequest, FetchResponse, FetchTopic, FetchableTopicResponse,
         LeaderIdAndEpoch, NodeEndpoint, PartitionData,
     },
-    External, Records,
 };
 use semel_model::{BrokerId, Offset, PartitionIndex, TopicPartition};
 use tokio::{sync::Notify, time::Instant};
@@ -62,7 +58,8 @@ struct Attempt {
 pub(crate) fn fetch(node: &Arc<Node>, mut request: FetchRequest, version: i16) -> Reply<Range> {
     if request.replica_id >= 0 || request.replica_state.replica_id >= 0 {
         // Brokers replicate by gRPC; a Kafka broker that follows this one is not one of ours.
-        let response = FetchResponse { error_code: ErrorCode::ClusterAuthorizationFailed, ..Default::default() };
+        let response =
+            FetchResponse { error_code: ErrorCode::ClusterAuthorizationFailed, ..Default::default() };
         return Reply::now(response);
     }
     let session = match node.fetch_sessions.begin(&mut request, version, node.clock.now()) {
@@ -131,7 +128,12 @@ fn topic_ref(topic: &FetchTopic, version: i16) -> TopicRef<'_> {
     if version >= TOPIC_IDS_FROM { TopicRef::Id(topic.topic_id) } else { TopicRef::Name(&topic.topic) }
 }
 
-fn find(node: &Node, topic: &FetchTopic, asked: &FetchPartition, version: i16) -> Result<Arc<Partition>, Failure> {
+fn find(
+    node: &Node,
+    topic: &FetchTopic,
+    asked: &FetchPartition,
+    version: i16,
+) -> Result<Arc<Partition>, Failure> {
     match topic_ref(topic, version) {
         TopicRef::Name(name) => node.partitions.by_name(name, asked.partition),
         TopicRef::Id(topic) => {

@@ -26,12 +26,14 @@ pub(crate) fn describe_log_dirs(node: &Node, request: &DescribeLogDirsRequest) -
             let mut topics: BTreeMap<String, Vec<DescribeLogDirsPartition>> = BTreeMap::new();
             for replica in directory.replicas {
                 if wanted(replica.topic.as_str(), replica.partition.get()) {
-                    topics.entry(replica.topic.as_str().to_owned()).or_default().push(DescribeLogDirsPartition {
-                        partition_index: replica.partition.get(),
-                        partition_size: i64::try_from(replica.size_bytes).unwrap_or(i64::MAX),
-                        offset_lag: replica.log_end_offset.since(replica.high_watermark).max(0),
-                        is_future_key: false,
-                    });
+                    topics.entry(replica.topic.as_str().to_owned()).or_default().push(
+                        DescribeLogDirsPartition {
+                            partition_index: replica.partition.get(),
+                            partition_size: i64::try_from(replica.size_bytes).unwrap_or(i64::MAX),
+                            offset_lag: replica.log_end_offset.since(replica.high_watermark).max(0),
+                            is_future_key: false,
+                        },
+                    );
                 }
             }
             DescribeLogDirsResult {

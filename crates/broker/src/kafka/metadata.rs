@@ -200,7 +200,12 @@ pub(crate) fn describe_topic_partitions(
     let mut names: Vec<String> = if request.topics.is_empty() {
         image.topics_from(from_topic).map(|topic| topic.name.as_str().to_owned()).collect()
     } else {
-        request.topics.iter().map(|topic| topic.name.to_string()).filter(|name| name.as_str() >= from_topic).collect()
+        request
+            .topics
+            .iter()
+            .map(|topic| topic.name.to_string())
+            .filter(|name| name.as_str() >= from_topic)
+            .collect()
     };
     names.sort_unstable();
     names.dedup();
@@ -238,8 +243,10 @@ pub(crate) fn describe_topic_partitions(
                 leader_epoch: partition.leader_epoch.get(),
                 replica_nodes: ids(&partition.replicas),
                 isr_nodes: ids(&partition.isr),
+                // Null is legal here and ends Kafka's own tools with a NullPointerException.
+                eligible_leader_replicas: Some(Vec::new()),
+                last_known_elr: Some(Vec::new()),
                 offline_replicas: offline(&image, partition),
-                ..Default::default()
             });
         }
         response.topics.push(DescribeTopicPartitionsResponseTopic {

@@ -4,14 +4,16 @@ use semel_kafka_wire::{
     ErrorCode,
     messages::{
         delete_records::{
-            DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopicResult,
+            DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,
+            DeleteRecordsTopicResult,
         },
         list_offsets::{
             ListOffsetsPartition, ListOffsetsPartitionResponse, ListOffsetsRequest, ListOffsetsResponse,
             ListOffsetsTopicResponse,
         },
         offset_for_leader_epoch::{
-            EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderTopicResult,
+            EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse,
+            OffsetForLeaderTopicResult,
         },
     },
 };
@@ -48,7 +50,10 @@ fn position(timestamp: i64) -> Result<Option<Position>, Failure> {
         MAX_TIMESTAMP => Position::MaxTimestamp,
         LATEST_TIERED | EARLIEST_PENDING_UPLOAD => return Ok(None),
         other => {
-            return Err(Failure::new(ErrorCode::UnsupportedVersion, format!("no offset is defined for timestamp {other}")));
+            return Err(Failure::new(
+                ErrorCode::UnsupportedVersion,
+                format!("no offset is defined for timestamp {other}"),
+            ));
         }
     }))
 }
@@ -56,9 +61,8 @@ fn position(timestamp: i64) -> Result<Option<Position>, Failure> {
 /// Whether batches must be looked into: a search by time decodes some, which may take a while.
 pub(crate) fn needs_records(request: &ListOffsetsRequest) -> bool {
     let mut positions = request.topics.iter().flat_map(|topic| &topic.partitions);
-    positions.any(|asked| {
-        matches!(position(asked.timestamp), Ok(Some(Position::At(_) | Position::MaxTimestamp)))
-    })
+    positions
+        .any(|asked| matches!(position(asked.timestamp), Ok(Some(Position::At(_) | Position::MaxTimestamp))))
 }
 
 pub(crate) fn list_offsets(node: &Node, request: &ListOffsetsRequest, version: i16) -> ListOffsetsResponse {
@@ -125,7 +129,8 @@ pub(crate) fn offset_for_leader_epoch(
                 .map(|asked| {
                     let mut answer = EpochEndOffset { partition: asked.partition, ..Default::default() };
                     let end = node.partitions.by_name(&topic.topic, asked.partition).and_then(|partition| {
-                        partition.end_of_epoch(LeaderEpoch(asked.leader_epoch), told(asked.current_leader_epoch))
+                        partition
+                            .end_of_epoch(LeaderEpoch(asked.leader_epoch), told(asked.current_leader_epoch))
                     });
                     match end {
                         Ok(Some(end)) => {

@@ -7,8 +7,8 @@ use semel_kafka_gateway::Reply;
 use semel_kafka_wire::{
     ErrorCode, KString,
     messages::produce::{
-        LeaderIdAndEpoch, NodeEndpoint, PartitionProduceData, PartitionProduceResponse, ProduceRequest, ProduceResponse,
-        TopicProduceResponse,
+        LeaderIdAndEpoch, NodeEndpoint, PartitionProduceData, PartitionProduceResponse, ProduceRequest,
+        ProduceResponse, TopicProduceResponse,
     },
 };
 use semel_model::{BrokerId, PartitionIndex, Timestamp, TopicPartition};
@@ -46,10 +46,8 @@ pub(crate) fn produce(node: &Arc<Node>, request: ProduceRequest, version: i16) -
         1 => Acks::Leader,
         -1 => Acks::All,
         other => {
-            let failure = Failure::new(
-                ErrorCode::InvalidRequiredAcks,
-                format!("acks must be 0, 1 or -1, not {other}"),
-            );
+            let failure =
+                Failure::new(ErrorCode::InvalidRequiredAcks, format!("acks must be 0, 1 or -1, not {other}"));
             return Reply::now(refuse_all(&request, &failure));
         }
     };
@@ -60,14 +58,21 @@ pub(crate) fn produce(node: &Arc<Node>, request: ProduceRequest, version: i16) -
     for topic in request.topic_data {
         let mut answers = Vec::with_capacity(topic.partition_data.len());
         for data in topic.partition_data {
-            let reference =
-                if version >= TOPIC_IDS_FROM { TopicRef::Id(topic.topic_id) } else { TopicRef::Name(&topic.name) };
+            let reference = if version >= TOPIC_IDS_FROM {
+                TopicRef::Id(topic.topic_id)
+            } else {
+                TopicRef::Name(&topic.name)
+            };
             let index = data.index;
             match append(node, &reference, data, acks, now) {
                 Ok(appended) => {
                     answers.push(acknowledged(index, &appended));
                     if let Some(ack) = appended.ack {
-                        waiting.push(Waiting { topic: response.responses.len(), partition: answers.len() - 1, ack });
+                        waiting.push(Waiting {
+                            topic: response.responses.len(),
+                            partition: answers.len() - 1,
+                            ack,
+                        });
                     }
                 }
                 Err(failure) => {
@@ -98,7 +103,11 @@ pub(crate) fn produce(node: &Arc<Node>, request: ProduceRequest, version: i16) -
 }
 
 /// Waits for every acknowledgement, all against one deadline.
-async fn acknowledge(mut response: ProduceResponse, waiting: Vec<Waiting>, deadline: Instant) -> Reply<Range> {
+async fn acknowledge(
+    mut response: ProduceResponse,
+    waiting: Vec<Waiting>,
+    deadline: Instant,
+) -> Reply<Range> {
     for mut one in waiting {
         let outcome = match tokio::time::timeout_at(deadline, one.ack.done()).await {
             Ok(outcome) => AckResult::from(outcome).into_result(),
@@ -217,7 +226,11 @@ fn refuse_all(request: &ProduceRequest, failure: &Failure) -> ProduceResponse {
         .map(|topic| TopicProduceResponse {
             name: topic.name.clone(),
             topic_id: topic.topic_id,
-            partition_responses: topic.partition_data.iter().map(|data| failed(data.index, failure)).collect(),
+            partition_responses: topic
+                .partition_data
+                .iter()
+                .map(|data| failed(data.index, failure))
+                .collect(),
         })
         .collect();
     ProduceResponse { responses, ..Default::default() }

@@ -7,7 +7,8 @@ use semel_kafka_wire::{
     ErrorCode, KString,
     messages::{
         describe_producers::{
-            DescribeProducersRequest, DescribeProducersResponse, PartitionResponse, ProducerState, TopicResponse,
+            DescribeProducersRequest, DescribeProducersResponse, PartitionResponse, ProducerState,
+            TopicResponse,
         },
         find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse},
         init_producer_id::{InitProducerIdRequest, InitProducerIdResponse},
@@ -27,7 +28,12 @@ pub(crate) fn init_producer_id(node: &Arc<Node>, request: InitProducerIdRequest)
     if let Some(id) = &request.transactional_id {
         let error_code =
             if id.is_empty() { ErrorCode::InvalidRequest } else { ErrorCode::CoordinatorNotAvailable };
-        return Reply::now(InitProducerIdResponse { error_code, producer_id: -1, producer_epoch: -1, ..Default::default() });
+        return Reply::now(InitProducerIdResponse {
+            error_code,
+            producer_id: -1,
+            producer_epoch: -1,
+            ..Default::default()
+        });
     }
     let node = node.clone();
     Reply::later(async move {
@@ -48,7 +54,10 @@ pub(crate) fn init_producer_id(node: &Arc<Node>, request: InitProducerIdRequest)
     })
 }
 
-pub(crate) fn describe_producers(node: &Node, request: &DescribeProducersRequest) -> DescribeProducersResponse {
+pub(crate) fn describe_producers(
+    node: &Node,
+    request: &DescribeProducersRequest,
+) -> DescribeProducersResponse {
     let topics = request
         .topics
         .iter()
@@ -59,8 +68,10 @@ pub(crate) fn describe_producers(node: &Node, request: &DescribeProducersRequest
                 .iter()
                 .map(|index| {
                     let mut answer = PartitionResponse { partition_index: *index, ..Default::default() };
-                    let producers =
-                        node.partitions.by_name(&topic.name, *index).and_then(|partition| partition.active_producers());
+                    let producers = node
+                        .partitions
+                        .by_name(&topic.name, *index)
+                        .and_then(|partition| partition.active_producers());
                     match producers {
                         Ok(producers) => answer.active_producers = producers.into_iter().map(state).collect(),
                         Err(failure) => {

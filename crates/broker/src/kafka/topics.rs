@@ -10,7 +10,8 @@ use semel_kafka_wire::{
     messages::{
         create_partitions::{CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopicResult},
         create_topics::{
-            CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse,
+            CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreateTopicsRequest,
+            CreateTopicsResponse,
         },
         delete_topics::{DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse},
     },
@@ -69,7 +70,10 @@ fn new_topic(topic: &CreatableTopic) -> Result<v1::NewTopic, Failure> {
         assignments: topic
             .assignments
             .iter()
-            .map(|one| v1::ReplicaAssignment { partition: one.partition_index, brokers: one.broker_ids.clone() })
+            .map(|one| v1::ReplicaAssignment {
+                partition: one.partition_index,
+                brokers: one.broker_ids.clone(),
+            })
             .collect(),
     })
 }
@@ -138,7 +142,9 @@ fn created(
         return CreatableTopicResult { name, error_code, error_message, ..Default::default() };
     }
     let own = asked.get(&*result.name).into_iter().flat_map(|new| &new.configs);
-    let configs = node.entries_with(&own.map(|(key, value)| (Arc::from(key.as_str()), Arc::from(value.as_str()))).collect());
+    let configs = node.entries_with(
+        &own.map(|(key, value)| (Arc::from(key.as_str()), Arc::from(value.as_str()))).collect(),
+    );
     CreatableTopicResult {
         name,
         topic_id: TopicId::parse(&result.topic_id).unwrap_or(TopicId::ZERO),
@@ -174,7 +180,8 @@ pub(crate) async fn auto_create(node: &Node, names: Vec<TopicName>) {
         Ok(response) => {
             for result in response.results {
                 // Two clients may ask at once: one of them creates it.
-                if let Some(error) = result.error.filter(|error| error.error_code() != v1::ErrorCode::TopicAlreadyExists)
+                if let Some(error) =
+                    result.error.filter(|error| error.error_code() != v1::ErrorCode::TopicAlreadyExists)
                 {
                     tracing::warn!(topic = result.name, %error, "cannot create topic on demand");
                 }
@@ -184,7 +191,11 @@ pub(crate) async fn auto_create(node: &Node, names: Vec<TopicName>) {
     }
 }
 
-pub(crate) async fn delete_topics(node: &Node, request: DeleteTopicsRequest, version: i16) -> DeleteTopicsResponse {
+pub(crate) async fn delete_topics(
+    node: &Node,
+    request: DeleteTopicsRequest,
+    version: i16,
+) -> DeleteTopicsResponse {
     use internal::delete_topics_request::{Topic, topic::By};
     let topics: Vec<Topic> = if version >= 6 {
         request
@@ -201,7 +212,9 @@ pub(crate) async fn delete_topics(node: &Node, request: DeleteTopicsRequest, ver
         request.topic_names.iter().map(|name| Topic { by: Some(By::Name(name.to_string())) }).collect()
     };
     let by_id = |bytes: &[u8]| <[u8; 16]>::try_from(bytes).map_or(TopicId::ZERO, TopicId::from_bytes);
-    let responses = match node.delete_topics(internal::DeleteTopicsRequest { topics: topics.clone() }, within(request.timeout_ms)).await
+    let responses = match node
+        .delete_topics(internal::DeleteTopicsRequest { topics: topics.clone() }, within(request.timeout_ms))
+        .await
     {
         Ok(response) => response
             .results
@@ -236,7 +249,10 @@ pub(crate) async fn delete_topics(node: &Node, request: DeleteTopicsRequest, ver
     DeleteTopicsResponse { responses, ..Default::default() }
 }
 
-pub(crate) async fn create_partitions(node: &Node, request: CreatePartitionsRequest) -> CreatePartitionsResponse {
+pub(crate) async fn create_partitions(
+    node: &Node,
+    request: CreatePartitionsRequest,
+) -> CreatePartitionsResponse {
     let twice = duplicates(request.topics.iter().map(|topic| topic.name.as_str()));
     let mut results: Vec<CreatePartitionsTopicResult> = twice
         .iter()
@@ -259,14 +275,19 @@ pub(crate) async fn create_partitions(node: &Node, request: CreatePartitionsRequ
                 count: topic.count,
                 assignments: (existing..)
                     .zip(topic.assignments.iter().flatten())
-                    .map(|(partition, one)| v1::ReplicaAssignment { partition, brokers: one.broker_ids.clone() })
+                    .map(|(partition, one)| v1::ReplicaAssignment {
+                        partition,
+                        brokers: one.broker_ids.clone(),
+                    })
                     .collect(),
             }
         })
         .collect();
     if !topics.is_empty() {
-        let carried =
-            internal::CreatePartitionsRequest { topics: topics.clone(), validate_only: request.validate_only };
+        let carried = internal::CreatePartitionsRequest {
+            topics: topics.clone(),
+            validate_only: request.validate_only,
+        };
         match node.create_partitions(carried, within(request.timeout_ms)).await {
             Ok(response) => results.extend(response.results.into_iter().map(|result| {
                 let (error_code, error_message) = parts(result.error);

@@ -66,7 +66,10 @@ impl Node {
         if id != self.id {
             return Err(Failure::new(
                 ErrorCode::InvalidRequest,
-                format!("broker {id}'s configuration must be asked of broker {id}; this is broker {}", self.id),
+                format!(
+                    "broker {id}'s configuration must be asked of broker {id}; this is broker {}",
+                    self.id
+                ),
             ));
         }
         Ok(Entry::all(&resolve_broker(&image, self.id, &self.statics)))

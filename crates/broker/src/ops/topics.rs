@@ -86,7 +86,7 @@ impl Node {
     pub(crate) async fn describe_quorum(&self) -> Result<internal::DescribeQuorumResponse, Failure> {
         let response = self
             .controller
-            .call(Duration::from_secs(5), Repeat::Safe, |mut client| async move {
+            .ask(Duration::from_secs(5), |mut client| async move {
                 client.describe_quorum(internal::DescribeQuorumRequest {}).await
             })
             .await?;

@@ -36,7 +36,7 @@ pub struct NewTopic {
     pub name: String,
     /// `None`: the cluster's default, or as many as there are assignments.
     pub partitions: Option<i32>,
-    /// `None`: the cluster's default, or as the assignments have it.
+    /// `None`: the cluster's default, or as the assignments have it. At most `Config::replication_factor_max`.
     pub replication_factor: Option<i32>,
     /// By Kafka's names.
     pub configs: Vec<(String, String)>,
@@ -134,6 +134,7 @@ impl Control {
                 )));
             }
             let (count, factor) = (as_size(count), as_size(factor));
+            self.check_factor(factor)?;
             spend(budget, count)?;
             place(changes.image(), 0, count, factor, random)?
         } else {
@@ -143,7 +144,10 @@ impl Control {
                 )));
             }
             spend(budget, topic.assignments.len())?;
-            assigned(changes, 0, &topic.assignments)?
+            let placed = assigned(changes, 0, &topic.assignments)?;
+            // As many in each list as in the first.
+            self.check_factor(placed.first().map_or(0, Vec::len))?;
+            placed
         };
         let id = new_id(changes, random);
         changes.push(Record::TopicCreated { name: name.clone(), id });
@@ -161,6 +165,17 @@ impl Control {
             });
         }
         Ok(created)
+    }
+
+    /// Errors: [`Error::InvalidReplicationFactor`] if it is more than brokers can do.
+    fn check_factor(&self, factor: usize) -> Result<(), Error> {
+        let max = self.config.replication_factor_max;
+        if factor > as_size(max) {
+            return Err(Error::InvalidReplicationFactor(format!(
+                "replication factor {factor} is larger than {max}: brokers do not replicate partitions yet"
+            )));
+        }
+        Ok(())
     }
 }
 

@@ -1,7 +1,11 @@
 //! A broker starts (KIP-631): it gets the epoch that fences its earlier life, and stays fenced until it has
 //! caught up with its own registration.
+//!
+//! A second process with the id of a broker that lives is refused, unless the first is known to have ended: its
+//! heartbeat stream broke, or the new one has locked a log directory that the first had. So a broker that was killed
+//! comes back at once, also at a controller that has just taken over and knows of no stream.
 
-use semel_metadata::{self as metadata, Record};
+use semel_metadata::{self as metadata, DirectoryId, Record};
 use semel_model::BrokerEpoch;
 use semel_rsm::{Ctx, Outcome};
 
@@ -9,6 +13,7 @@ use crate::{
     election::reelect_replicas_of,
     error::Error,
     machine::{Changes, Control, Reply},
+    ops::repeated,
 };
 
 /// A registration.
@@ -35,6 +40,9 @@ pub struct Registered {
 /// In bytes: what a DNS name may have.
 const NAME_LENGTH_MAX: usize = 255;
 
+/// The most log directories a broker may have.
+const DIRECTORIES_MAX: usize = 256;
+
 impl Control {
     pub(crate) fn register_broker(&self, ctx: &Ctx, request: RegisterBroker) -> Result<Outcome<Self>, Error> {
         let id = request.broker.broker;
@@ -56,7 +64,9 @@ impl Control {
                 let broker_epoch = known.epoch;
                 return Ok(Outcome::read(Reply::Registered(Registered { broker_epoch, cluster_id })));
             }
-            if known.is_alive() && !request.earlier_life_is_gone {
+            let has_ended =
+                request.earlier_life_is_gone || shares_directory(&known.directories, &request.broker);
+            if known.is_alive() && !has_ended {
                 return Err(Error::DuplicateBrokerRegistration(format!(
                     "another broker with id {id} is alive at {}:{}",
                     known.kafka_host, known.kafka_port
@@ -74,6 +84,11 @@ impl Control {
     }
 }
 
+/// Whether the new process has locked a directory of the one that is registered: it could not, were that one alive.
+fn shares_directory(known: &[DirectoryId], new: &metadata::RegisterBroker) -> bool {
+    new.directories.iter().any(|id| known.contains(id))
+}
+
 fn check(broker: &metadata::RegisterBroker) -> Result<(), Error> {
     let refuse = |what: &str| Err(Error::InvalidRegistration(format!("broker {}: {what}", broker.broker)));
     if broker.broker.0 < 0 {
@@ -88,6 +103,16 @@ fn check(broker: &metadata::RegisterBroker) -> Result<(), Error> {
     }
     if broker.rack.as_ref().is_some_and(|rack| !is_name(rack)) {
         return refuse("its rack is empty or longer than 255 bytes");
+    }
+    if broker.directories.len() > DIRECTORIES_MAX {
+        return refuse("it names more than 256 log directories");
+    }
+    // One that is no directory's would be shared by whoever has none.
+    if broker.directories.iter().any(|id| id.is_reserved()) {
+        return refuse("it names a reserved directory id");
+    }
+    if repeated(broker.directories.iter()).is_some() {
+        return refuse("it names a log directory twice");
     }
     Ok(())
 }

@@ -229,12 +229,23 @@ impl Finder {
         id: i32,
         incarnation: u8,
     ) -> Result<pb::RegisterBrokerResponse, v1::Error> {
+        self.register_with(id, incarnation, &[]).await
+    }
+
+    /// With directories of these ids.
+    pub(crate) async fn register_with(
+        &self,
+        id: i32,
+        incarnation: u8,
+        directories: &[u8],
+    ) -> Result<pb::RegisterBrokerResponse, v1::Error> {
         let request = pb::RegisterBrokerRequest {
             broker_id: id,
             incarnation_id: vec![incarnation; 16].into(),
             kafka_host: "127.0.0.1".to_owned(),
             kafka_port: 9092,
             grpc_address: "127.0.0.1:9190".to_owned(),
+            directory_ids: directories.iter().map(|id| vec![*id; 16].into()).collect(),
             ..Default::default()
         };
         let register = |mut client: Client| {
@@ -252,7 +263,14 @@ impl Finder {
             sender.send(beat).await.map_err(|_| Status::unavailable("closed"))?;
             let mut answers = client.heartbeat(ReceiverStream::new(receiver)).await?.into_inner();
             let first = answers.message().await?.ok_or_else(|| Status::unavailable("ended"))?;
-            Ok(Response::new(HeartbeatStream { id, epoch, sender, answers, fenced: first.fenced }))
+            Ok(Response::new(HeartbeatStream {
+                id,
+                epoch,
+                sender,
+                answers,
+                fenced: first.fenced,
+                committed: first.committed_index,
+            }))
         };
         self.call(open).await.1
     }
@@ -264,6 +282,8 @@ pub(crate) struct HeartbeatStream {
     sender: mpsc::Sender<pb::HeartbeatRequest>,
     answers: Streaming<pb::HeartbeatResponse>,
     pub(crate) fenced: bool,
+    /// As the first answer told it.
+    pub(crate) committed: u64,
 }
 
 impl HeartbeatStream {
@@ -278,8 +298,17 @@ impl HeartbeatStream {
         }
     }
 
+    /// Says that the broker is about to stop.
+    pub(crate) async fn leave(&mut self) -> Result<pb::HeartbeatResponse, Status> {
+        let beat = pb::HeartbeatRequest { want_shutdown: true, ..Self::beat(self.id, self.epoch) };
+        self.ask(beat).await
+    }
+
     pub(crate) async fn next(&mut self) -> Result<pb::HeartbeatResponse, Status> {
-        let beat = Self::beat(self.id, self.epoch);
+        self.ask(Self::beat(self.id, self.epoch)).await
+    }
+
+    async fn ask(&mut self, beat: pb::HeartbeatRequest) -> Result<pb::HeartbeatResponse, Status> {
         self.sender.send(beat).await.map_err(|_| Status::unavailable("closed"))?;
         self.answers.message().await?.ok_or_else(|| Status::unavailable("ended"))
     }

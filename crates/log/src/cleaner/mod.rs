@@ -278,7 +278,10 @@ impl<D: Disk> CleanPlan<D> {
         if ran.is_err() {
             for source in &self.sources {
                 for kind in install::KINDS {
-                    let path = crate::names::with_suffix(&self.path(source.base_offset, kind), crate::names::CLEANED);
+                    let path = crate::names::with_suffix(
+                        &self.path(source.base_offset, kind),
+                        crate::names::CLEANED,
+                    );
                     // What can't be removed now is swept by the next start.
                     let _ = self.disk.remove_file(&path);
                 }

@@ -299,3 +299,99 @@ fn damage_that_a_read_finds_in_the_active_segment_closes_it() {
     assert_eq!(read_all(&log, Offset(6), 100).len(), 2);
     assert_eq!(log.read(Offset(0), 1000, Offset(6), true).unwrap().next_offset, Offset(2));
 }
+
+#[test]
+fn a_damaged_base_offset_leads_no_reader_past_the_end() {
+    let (disk, all, end) = closed_log();
+    let (log, _) = open(&disk, small(), clean(end));
+    let base = last_base(&log);
+    drop(log);
+    let first = all.iter().position(|(at, _)| *at == base).unwrap();
+    let from = Offset(all[first + 1].0);
+    // The base offset stands outside the checksum: here it becomes larger by 2^40.
+    disk.rot(&path(base, "log"), all[first].1.len() as u64 + 2, 1).unwrap();
+    disk.remove_file(&path(base, "index")).unwrap();
+    let (log, recovery) = open(&disk, small(), clean(end));
+    assert_eq!(recovery.corrupt, [semel_model::OffsetRange { start: from, end }]);
+    let before = log.read(Offset(base), 10_000, log.log_end_offset(), true).unwrap();
+    assert_eq!(before.next_offset, from);
+}
+
+#[test]
+fn rubbish_at_the_end_of_a_closed_segment_is_not_served() {
+    let (disk, all, end) = closed_log();
+    let whole = file(&disk, &path(0, "log"));
+    overwrite(&disk, &path(0, "log"), &[whole, vec![2; 100]].concat());
+    let (log, recovery) = open(&disk, small(), Known::default());
+    assert_eq!((recovery.truncated_bytes, &recovery.corrupt[..]), (100, &[][..]));
+    assert_eq!((contents(&log), log.log_end_offset()), (all, end));
+}
+
+#[test]
+fn an_index_of_an_emptied_segment_is_built_again() {
+    let (disk, all, end) = closed_log();
+    assert!(!file(&disk, &path(0, "index")).is_empty());
+    overwrite(&disk, &path(0, "log"), &[]);
+    let (log, _) = open(&disk, small(), clean(end));
+    let next = log.segments().nth(1).unwrap();
+    assert_eq!(log.read(Offset(0), 1000, end, true).unwrap().start_offset, next);
+    assert!(file(&disk, &path(0, "index")).is_empty());
+    let left = all.iter().filter(|(base, _)| *base >= next.get()).count();
+    assert_eq!(read_all(&log, next, 300).len(), left);
+}
+
+#[test]
+fn an_index_leads_no_reader_behind_damage() {
+    let (disk, all, end) = closed_log();
+    let (log, _) = open(&disk, small(), clean(end));
+    let bases: Vec<Offset> = log.segments().collect();
+    drop(log);
+    // A base offset that became larger, but not beyond the segment: the batches behind it seem to go back.
+    let size = all[0].1.len() as u64;
+    assert_eq!((all[0].0, all[1].0), (0, 2));
+    disk.rot(&path(0, "log"), size + 7, 4).unwrap();
+    let (log, recovery) = open(&disk, small(), Known::default());
+    let from = Offset(8);
+    assert_eq!(recovery.corrupt, [semel_model::OffsetRange { start: from, end: bases[1] }]);
+    for max_bytes in [1, 300, 100_000] {
+        let mut at = Offset(0);
+        while at < from {
+            let slice = log.read(at, max_bytes, end, true).unwrap();
+            for batch in Batches::new(slice.read().unwrap()) {
+                let header = batch.unwrap().header;
+                assert_eq!(header.base_offset, if at == Offset(0) { at } else { Offset(6) });
+                at = header.next_offset();
+            }
+            assert_eq!(slice.next_offset, at);
+        }
+    }
+}
+
+#[test]
+fn a_segment_whose_batches_lie_below_its_name_hides_no_other_segment() {
+    let (disk, all, end) = closed_log();
+    let (log, _) = open(&disk, small(), clean(end));
+    let bases: Vec<Offset> = log.segments().collect();
+    drop(log);
+    // The third segment holds what the first does, and then rubbish.
+    overwrite(&disk, &path(bases[2].get(), "log"), &[file(&disk, &path(0, "log")), vec![2; 100]].concat());
+    for known in [clean(end), Known::default()] {
+        let (log, _) = open(&disk, small(), known);
+        assert!(matches!(log.read(bases[2], 1000, end, true), Err(ReadError::Corrupt { .. })));
+        assert!(
+            log.corrupt_ranges().iter().all(|range| range.start == bases[2]),
+            "{:?}",
+            log.corrupt_ranges()
+        );
+        let healthy = all.iter().filter(|(base, _)| *base < bases[2].get()).count();
+        let bound = bases[2];
+        let mut found = 0;
+        let mut at = Offset(0);
+        while at < bound {
+            let slice = log.read(at, 300, end, true).unwrap();
+            found += Batches::new(slice.read().unwrap()).count();
+            at = slice.next_offset;
+        }
+        assert_eq!(found, healthy);
+    }
+}
