@@ -69,7 +69,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     // The tests share nothing with what they test, but for the codec, which is held against an oracle of its own.
-    ("tests", &["kafka-wire"]),
+    ("tests", &["model", "kafka-wire"]),
 ];
 
 /// No I/O, no async, no clock, no entropy: one thread can run a whole cluster of these from one seed.

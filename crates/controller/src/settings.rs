@@ -219,6 +219,12 @@ mod tests {
     }
 
     #[test]
+    fn the_example_in_deploy_is_valid() {
+        let text = include_str!("../../../deploy/controller.toml");
+        assert_eq!(voters(text, &[]).unwrap().len(), 3);
+    }
+
+    #[test]
     fn an_empty_file_is_a_controller_of_its_own() {
         let settings = load("", &[]).unwrap();
         assert_eq!((settings.grpc_listen(), settings.http_listen()), ("0.0.0.0:9191", "0.0.0.0:9291"));

@@ -57,6 +57,16 @@ pub trait DiskFile: fmt::Debug + Send + Sync + 'static {
     /// Cuts the file or extends it with zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
+    /// Sets room aside for `len` bytes from `offset` on without changing the file's length or content, so that writing
+    /// there need not look for any: a sync of a file that grows by megabytes is several times faster then. Cutting the
+    /// file ([`set_len`](Self::set_len), also to the length it has) gives back what was not used.
+    ///
+    /// A hint: a file system that can't does nothing.
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        let _ = (offset, len);
+        Ok(())
+    }
+
     /// The length in bytes.
     fn len(&self) -> io::Result<u64>;
 

@@ -66,6 +66,10 @@ impl DiskFile for RealFile {
         self.0.set_len(len)
     }
 
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        Ok(rustix::fs::fallocate(&self.0, rustix::fs::FallocateFlags::KEEP_SIZE, offset, len)?)
+    }
+
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }

@@ -157,6 +157,8 @@ impl<D: Disk> PartitionLog<D> {
     /// Writes at the end of the active segment; on an error the file is cut back to what it was.
     fn write(&mut self, parts: &mut [IoSlice<'_>]) -> Result<(), AppendError> {
         let end = u64::from(self.active.size);
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        self.active.reserve(end + length as u64, self.config.segment_bytes);
         if let Err(cause) = self.active.file.write_all_vectored_at(parts, end) {
             // What may have been written lies behind the end, where no read looks. If it can't be cut off, a start
             // after a crash could take it for a batch, so nothing more may follow it.

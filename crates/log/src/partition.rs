@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use semel_env::{Disk, Open};
+use semel_env::{Disk, DiskFile as _, Open};
 use semel_model::{LeaderEpoch, Offset, OffsetRange, Timestamp};
 use semel_record::ProducerSnapshotEntry;
 
@@ -84,6 +84,8 @@ pub(crate) struct Active<D: Disk> {
     pub base_offset: Offset,
     pub file: Arc<D::File>,
     pub size: u32,
+    /// Up to where room in the file is set aside, in bytes; at most `size` if none is.
+    pub reserved: u64,
     pub tally: Tally,
     pub index: Growing<OffsetEntry>,
     pub times: Growing<TimeEntry>,
@@ -120,6 +122,7 @@ impl<D: Disk> Active<D> {
             base_offset,
             file,
             size: 0,
+            reserved: 0,
             tally: Tally::new(base_offset, config.index_interval_bytes),
             index: Growing::stored(names::segment_file(dir, base_offset, INDEX), Vec::new()),
             times: Growing::stored(names::segment_file(dir, base_offset, TIME_INDEX), Vec::new()),
@@ -127,6 +130,28 @@ impl<D: Disk> Active<D> {
             txn_unsynced: false,
             created: now,
         })
+    }
+
+    /// Sets room aside for a write that ends at `end`, and for some that follow: the more, the larger the segment is.
+    pub(crate) fn reserve(&mut self, end: u64, segment_bytes: u32) {
+        const FROM: u32 = 1 << 20;
+        const AHEAD_MAX: u64 = 16 << 20;
+        if self.size < FROM || end <= self.reserved {
+            return;
+        }
+        let size = u64::from(self.size);
+        let upto =
+            (end + (size / 4).clamp(u64::from(FROM), AHEAD_MAX)).min(u64::from(segment_bytes)).max(end);
+        // Where it can't be had the write finds out for itself; asked again when the segment is full.
+        self.reserved =
+            if self.file.reserve(size, upto - size).is_ok() { upto } else { u64::from(segment_bytes) };
+    }
+
+    /// Gives back the room that was set aside and not used. What stays is given back when the file is cut or removed.
+    pub(crate) fn release(&mut self) {
+        if self.reserved > u64::from(self.size) && self.file.set_len(u64::from(self.size)).is_ok() {
+            self.reserved = 0;
+        }
     }
 
     /// Brings the index files to what the segment holds.
@@ -298,6 +323,7 @@ impl<D: Disk> PartitionLog<D> {
         }
         let next_base = self.log_end_offset();
         self.active.finish_indexes(&self.disk)?;
+        self.active.release();
         self.write_snapshot(next_base, &producers())?;
         let next = Active::create(&self.disk, &self.dir, next_base, &self.config, now)?;
         self.dir_changes += 1;
@@ -407,6 +433,7 @@ impl<D: Disk> PartitionLog<D> {
             return Err(StorageError::new("close", &self.dir, io::Error::other("the log has failed")));
         }
         self.active.finish_indexes(&self.disk)?;
+        self.active.release();
         self.write_snapshot(self.log_end_offset(), producers)?;
         self.remove_stray_snapshots();
         self.flush()

@@ -568,6 +568,7 @@ impl<D: Disk> Opening<D> {
             times.extend(last);
         }
         Ok(Active {
+            reserved: 0,
             base_offset,
             file: scanned.file,
             size,

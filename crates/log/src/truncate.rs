@@ -127,6 +127,7 @@ impl<D: Disk> PartitionLog<D> {
             None => self.rebuild_txn_index(&file, base_offset, size)?,
         };
         Ok(Active {
+            reserved: 0,
             base_offset,
             file,
             size,
