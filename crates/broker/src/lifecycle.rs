@@ -435,6 +435,7 @@ mod tests {
             grpc_address: "localhost:1".to_owned(),
             rack: None,
             cluster_id: String::new(),
+            directory_ids: Vec::new(),
             heartbeat_interval: Duration::from_secs(2),
         };
         let stop = CancellationToken::new();

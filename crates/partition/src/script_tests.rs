@@ -880,3 +880,27 @@ fn a_cut_log_takes_its_transactions_and_producers_with_it() {
         "#]],
     );
 }
+
+/// Under fsync the high watermark waits for flushed ends, so a follower with every byte and a disk that hangs must
+/// leave the ISR like one that is gone; else acks=all would wait for ever.
+#[test]
+fn a_follower_whose_disk_hangs_leaves_the_isr() {
+    check(
+        Config::default(),
+        "
+        lead 1 1 isr=1,2 of=1,2
+        isr 100 1000
+        send - - x1 plain
+        flush
+        fetched 2 1 0
+        isr 5000 1000",
+        expect![[r#"
+            lead 1 1 isr=1,2 of=1,2                                                         0 0 0 0
+            isr 100 1000                       no change                                    0 0 0 0
+            send - - x1 plain                  0..=0                                        0 0 0 1
+            flush                                                                           0 0 0 1
+            fetched 2 1 0                                                                   0 0 0 1
+            isr 5000 1000                      ask 1                                        0 0 0 1
+        "#]],
+    );
+}

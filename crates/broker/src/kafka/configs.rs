@@ -3,7 +3,9 @@
 use semel_kafka_wire::{
     ErrorCode, KString,
     messages::{
-        alter_configs::{AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse},
+        alter_configs::{
+            AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse, AlterableConfig,
+        },
         describe_configs::{
             DescribeConfigsRequest, DescribeConfigsResourceResult, DescribeConfigsResponse,
             DescribeConfigsResult, DescribeConfigsSynonym,
@@ -14,7 +16,13 @@ use semel_kafka_wire::{
         },
     },
 };
-use semel_proto::{internal::v1 as internal, v1};
+use semel_proto::{
+    internal::v1 as internal,
+    v1::{
+        self,
+        alter_configs_request::{Change, change::Operation},
+    },
+};
 
 use crate::{
     failure::Failure,
@@ -147,40 +155,43 @@ fn parts(failure: Option<Failure>) -> (ErrorCode, Option<KString>) {
     failure.map_or((ErrorCode::None, None), |failure| (failure.code, Some(KString::from(failure.message))))
 }
 
+/// One resource of a request, with what was read of its changes.
+fn wanted(
+    kind: i8,
+    name: KString,
+    replace: bool,
+    changes: Result<Vec<Change>, Failure>,
+) -> (i8, KString, Wanted) {
+    let resource = changes.and_then(|changes| {
+        Ok(internal::alter_configs_request::Resource {
+            r#type: resource_type(kind)?.into(),
+            name: name.to_string(),
+            changes,
+            replace,
+        })
+    });
+    (kind, name, resource)
+}
+
+fn change(name: &KString, operation: Operation, value: Option<&KString>) -> Result<Change, Failure> {
+    if value.is_none() && operation != Operation::Delete {
+        return Err(Failure::new(ErrorCode::InvalidRequest, format!("null value for {name:?}")));
+    }
+    let value = value.map(KString::to_string).unwrap_or_default();
+    Ok(Change { name: name.to_string(), operation: operation.into(), value })
+}
+
 pub(crate) async fn alter_configs(node: &Node, request: AlterConfigsRequest) -> AlterConfigsResponse {
-    use v1::alter_configs_request::{Change, change::Operation};
-    let wanted = request
+    let resources = request
         .resources
         .into_iter()
         .map(|resource| {
-            let read = || -> Wanted {
-                let changes = resource
-                    .configs
-                    .iter()
-                    .map(|config| match &config.value {
-                        Some(value) => Ok(Change {
-                            name: config.name.to_string(),
-                            operation: Operation::Set.into(),
-                            value: value.to_string(),
-                        }),
-                        None => Err(Failure::new(
-                            ErrorCode::InvalidRequest,
-                            format!("null value for {:?}", config.name),
-                        )),
-                    })
-                    .collect::<Result<_, _>>()?;
-                Ok(internal::alter_configs_request::Resource {
-                    r#type: resource_type(resource.resource_type)?.into(),
-                    name: resource.resource_name.to_string(),
-                    changes,
-                    replace: true,
-                })
-            };
-            let read = read();
-            (resource.resource_type, resource.resource_name, read)
+            let set = |config: &AlterableConfig| change(&config.name, Operation::Set, config.value.as_ref());
+            let changes = resource.configs.iter().map(set).collect();
+            wanted(resource.resource_type, resource.resource_name, true, changes)
         })
         .collect();
-    let responses = alter(node, wanted, request.validate_only)
+    let responses = alter(node, resources, request.validate_only)
         .await
         .into_iter()
         .map(|altered| {
@@ -200,53 +211,30 @@ pub(crate) async fn incremental_alter_configs(
     node: &Node,
     request: IncrementalAlterConfigsRequest,
 ) -> IncrementalAlterConfigsResponse {
-    use v1::alter_configs_request::{Change, change::Operation};
-    let wanted = request
+    let resources = request
         .resources
         .into_iter()
         .map(|resource| {
-            let read = || -> Wanted {
-                let changes = resource
-                    .configs
-                    .iter()
-                    .map(|config| {
-                        let operation = match config.config_operation {
-                            0 => Operation::Set,
-                            1 => Operation::Delete,
-                            2 => Operation::Append,
-                            3 => Operation::Subtract,
-                            other => {
-                                return Err(Failure::new(
-                                    ErrorCode::InvalidRequest,
-                                    format!("unknown config operation {other}"),
-                                ));
-                            }
-                        };
-                        if config.value.is_none() && operation != Operation::Delete {
-                            return Err(Failure::new(
-                                ErrorCode::InvalidRequest,
-                                format!("null value for {:?}", config.name),
-                            ));
-                        }
-                        Ok(Change {
-                            name: config.name.to_string(),
-                            operation: operation.into(),
-                            value: config.value.as_deref().unwrap_or_default().to_owned(),
-                        })
-                    })
-                    .collect::<Result<_, _>>()?;
-                Ok(internal::alter_configs_request::Resource {
-                    r#type: resource_type(resource.resource_type)?.into(),
-                    name: resource.resource_name.to_string(),
-                    changes,
-                    replace: false,
-                })
-            };
-            let read = read();
-            (resource.resource_type, resource.resource_name, read)
+            let changes = resource.configs.iter().map(|config| {
+                let operation = match config.config_operation {
+                    0 => Operation::Set,
+                    1 => Operation::Delete,
+                    2 => Operation::Append,
+                    3 => Operation::Subtract,
+                    other => {
+                        return Err(Failure::new(
+                            ErrorCode::InvalidRequest,
+                            format!("unknown config operation {other}"),
+                        ));
+                    }
+                };
+                change(&config.name, operation, config.value.as_ref())
+            });
+            let changes = changes.collect();
+            wanted(resource.resource_type, resource.resource_name, false, changes)
         })
         .collect();
-    let responses = alter(node, wanted, request.validate_only)
+    let responses = alter(node, resources, request.validate_only)
         .await
         .into_iter()
         .map(|altered| {

@@ -13,13 +13,13 @@ use semel_kafka_wire::{
         LeaderIdAndEpoch, NodeEndpoint, PartitionData,
     },
 };
-use semel_model::{BrokerId, Offset, PartitionIndex, TopicPartition};
+use semel_model::{Offset, PartitionIndex, TopicPartition};
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
     backend::Range,
     offsets::{isolation, told},
-    produce::{TopicRef, current_leader},
+    produce::{TopicRef, current_leader, leaders},
 };
 use crate::{
     failure::Failure,
@@ -233,27 +233,17 @@ fn refused(
 }
 
 fn node_endpoints(node: &Node, response: &mut FetchResponse) {
-    let mut named: Vec<i32> = response
+    let named: Vec<i32> = response
         .responses
         .iter()
         .flat_map(|topic| &topic.partitions)
         .map(|data| data.current_leader.leader_id)
         .filter(|id| *id >= 0)
         .collect();
-    if named.is_empty() {
-        return;
-    }
-    named.sort_unstable();
-    named.dedup();
-    let image = node.metadata.image();
-    response.node_endpoints = named
-        .into_iter()
-        .filter_map(|id| image.broker(BrokerId(id)))
-        .map(|broker| NodeEndpoint {
-            node_id: broker.id.get(),
-            host: KString::from(&*broker.kafka_host),
-            port: i32::from(broker.kafka_port),
-            rack: broker.rack.as_deref().map(KString::from),
-        })
-        .collect();
+    response.node_endpoints = leaders(node, named, |broker| NodeEndpoint {
+        node_id: broker.id.get(),
+        host: KString::from(&*broker.kafka_host),
+        port: i32::from(broker.kafka_port),
+        rack: broker.rack.as_deref().map(KString::from),
+    });
 }

@@ -194,29 +194,34 @@ pub(super) fn current_leader(node: &Node, topic: &TopicRef<'_>, index: i32) -> O
 
 /// The addresses of the leaders that the response names.
 fn node_endpoints(node: &Node, response: &mut ProduceResponse) {
-    let mut named: Vec<i32> = response
+    let named: Vec<i32> = response
         .responses
         .iter()
         .flat_map(|topic| &topic.partition_responses)
         .map(|answer| answer.current_leader.leader_id)
         .filter(|id| *id >= 0)
         .collect();
-    if named.is_empty() {
-        return;
+    response.node_endpoints = leaders(node, named, |broker| NodeEndpoint {
+        node_id: broker.id.get(),
+        host: KString::from(&*broker.kafka_host),
+        port: i32::from(broker.kafka_port),
+        rack: broker.rack.as_deref().map(KString::from),
+    });
+}
+
+/// The brokers of these ids, each once, as `endpoint` shows them.
+pub(super) fn leaders<T>(
+    node: &Node,
+    mut ids: Vec<i32>,
+    endpoint: impl Fn(&semel_metadata::Broker) -> T,
+) -> Vec<T> {
+    if ids.is_empty() {
+        return Vec::new();
     }
-    named.sort_unstable();
-    named.dedup();
+    ids.sort_unstable();
+    ids.dedup();
     let image = node.metadata.image();
-    response.node_endpoints = named
-        .into_iter()
-        .filter_map(|id| image.broker(BrokerId(id)))
-        .map(|broker| NodeEndpoint {
-            node_id: broker.id.get(),
-            host: KString::from(&*broker.kafka_host),
-            port: i32::from(broker.kafka_port),
-            rack: broker.rack.as_deref().map(KString::from),
-        })
-        .collect();
+    ids.into_iter().filter_map(|id| image.broker(BrokerId(id))).map(endpoint).collect()
 }
 
 fn refuse_all(request: &ProduceRequest, failure: &Failure) -> ProduceResponse {

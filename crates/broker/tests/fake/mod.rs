@@ -100,6 +100,7 @@ fn image(last: u64) -> ClusterImage {
                 kafka_port: 1,
                 grpc_address: "localhost:1".into(),
                 rack: None,
+                directories: [].into(),
             }),
         ),
         (LAST, Record::BrokerFence { broker, epoch, fenced: false, shutting_down: false }),
@@ -142,7 +143,12 @@ impl ControllerService for Fake {
             let beat = beat?;
             fake.0.heartbeat.notify_one();
             let fenced = beat.metadata_index < EPOCH || !fake.unfences();
-            Ok(pb::HeartbeatResponse { controller_epoch: 1, fenced, may_shutdown: beat.want_shutdown })
+            Ok(pb::HeartbeatResponse {
+                controller_epoch: 1,
+                fenced,
+                may_shutdown: beat.want_shutdown,
+                committed_index: LAST,
+            })
         });
         Ok(Response::new(Box::pin(answers)))
     }

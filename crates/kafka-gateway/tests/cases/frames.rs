@@ -42,14 +42,6 @@ async fn bytes_that_are_not_kafka_close_their_connection_and_no_other() {
         // A frame of the right length with nonsense in it.
         with(40, &[0xff; 40]),
         with(12, &[0, 3, 0, 9, 0, 0, 0, 1, 0x7f, 0xff, 0, 0]),
-        // A whole request, and a body of one byte too many.
-        {
-            let mut long = metadata(1);
-            long.push(0);
-            let length = (long.len() - 4) as i32;
-            long[..4].copy_from_slice(&length.to_be_bytes());
-            long
-        },
     ];
     for (index, bytes) in hostile.iter().enumerate() {
         let mut client = server.connect().await;
@@ -58,6 +50,13 @@ async fn bytes_that_are_not_kafka_close_their_connection_and_no_other() {
         bystander.send(&metadata(index as i32)).await;
         assert_eq!(bystander.metadata().await, Some(index as i32));
     }
+    // A request with bytes left over, as librdkafka 2.12 sends some, is answered: Kafka passes them over.
+    let mut long = metadata(6);
+    long.extend_from_slice(&[0, 0, 0]);
+    let length = (long.len() - 4) as i32;
+    long[..4].copy_from_slice(&length.to_be_bytes());
+    bystander.send(&long).await;
+    assert_eq!(bystander.metadata().await, Some(6));
     // The largest legal length waits for its bytes.
     let mut client = server.connect().await;
     client.send(&with(100 << 20, &[])).await;
