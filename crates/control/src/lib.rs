@@ -19,10 +19,12 @@
 //! Start with [`machine`] (the state and the one `match`), then a file of [`ops`]; [`node`] joins the state
 //! machine to Raft; [`log_store`] is what a shell must store.
 
+mod admission;
 mod config;
 mod election;
 mod error;
 pub mod log_store;
+mod lost_log;
 pub mod machine;
 pub mod node;
 pub mod ops;

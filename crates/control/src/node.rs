@@ -16,9 +16,11 @@ use semel_model::{ControllerEpoch, ControllerId, MetadataIndex, Timestamp};
 use semel_rsm::{BatchNumber, Busy, Ctx, Driver, Ended, Limits, Phase, Step};
 
 use crate::{
+    admission,
     config::Config,
     error::Error,
     log_store::LogStore,
+    lost_log,
     machine::{Control, Entry, Reply, Request},
     ops::{create_cluster::CreateCluster, heartbeat::Fence},
     raft_log::{RaftLog, decoded, encoded},
@@ -119,6 +121,16 @@ pub enum NodeError {
         /// The codec's error.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// A message that no correct controller sends. It was dropped; the node can go on.
+    #[error("raft message {kind} of controller {from} refused: {why}")]
+    Refused {
+        /// Who it says has sent it.
+        from: u64,
+        /// raft-rs's name of its kind.
+        kind: String,
+        /// What is wrong with it.
+        why: &'static str,
     },
     /// What was committed is not what this leader proposed: a fault in Semel.
     #[error("the committed entry {0} is not the one this leader proposed")]
@@ -223,6 +235,8 @@ pub struct Node<S: LogStore, C: Codec, T> {
     /// The term under which the driver is active.
     active_term: Option<u64>,
     applied: u64,
+    /// Whether it has been logged that this node's log is shorter than its leader believes.
+    has_told_of_lost_log: bool,
     leadership: Leadership,
     output: Output<T>,
 }
@@ -278,6 +292,7 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
             reads: Reads::new(),
             active_term: None,
             applied,
+            has_told_of_lost_log: false,
             leadership: Leadership { leader: None, controller_epoch: ControllerEpoch(0), is_active: false },
             output: Output::default(),
         })
@@ -298,17 +313,31 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
 
     /// Another controller's message. A malformed one is refused and harms nothing.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), NodeError> {
-        let message: pb::Message = decoded(bytes)?;
-        if message.to != self.config.id.0 || !self.config.voters.contains(&ControllerId(message.from)) {
-            return Err(NodeError::Corrupt("a raft message for another controller"));
+        let mut message: pb::Message = decoded(bytes)?;
+        admission::check(&self.raw.raft, &self.config.voters, &message).map_err(|why| {
+            NodeError::Refused { from: message.from, kind: format!("{:?}", message.get_msg_type()), why }
+        })?;
+        if let Some(commit) = lost_log::distrust_commit(&self.raw.raft, &mut message)
+            && !std::mem::replace(&mut self.has_told_of_lost_log, true)
+        {
+            tracing::warn!(
+                leader = message.from,
+                commit,
+                log_end = self.raw.raft.raft_log.last_index(),
+                "this controller's log ends before what its leader believes it has: its disk was lost or replaced; \
+                 it is filled again"
+            );
         }
-        // Only what comes over the network may come this way; the rest would bypass the log.
-        if raft::raw_node::is_local_msg(message.get_msg_type()) {
-            return Err(NodeError::Corrupt("a raft message that no controller sends"));
+        if lost_log::refill(&mut self.raw.raft, &message) {
+            return Ok(());
         }
+        let from = message.from;
+        let is_in_doubt = lost_log::is_in_doubt(&self.raw.raft, &message);
         if let Err(error) = self.raw.step(message) {
             // Normal while leadership moves; raft-rs has dropped the message.
             tracing::debug!(%error, "raft message not taken");
+        } else if is_in_doubt {
+            self.raw.raft.send_append(from);
         }
         Ok(())
     }
@@ -464,6 +493,8 @@ impl<S: LogStore, C: Codec, T> Node<S, C, T> {
 
     /// Decides on a request and hands the change to Raft.
     fn decide(&mut self, moment: &Moment, request: Request, token: Token<T>) -> Result<(), NodeError> {
+        // Leadership may have gone since the last `advance`: raft-rs would forward a proposal to the new leader.
+        self.notice_role();
         let position = self.raw.raft.raft_log.last_index() + 1;
         let ctx = Ctx { now: moment.wall, position, entropy: moment.entropy };
         let (batch, step) = self.driver.handle(&ctx, request, token);

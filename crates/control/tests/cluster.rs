@@ -12,8 +12,10 @@ use std::{
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use protobuf::{Message as _, ProtobufEnum as _};
+use raft::eraftpb as pb;
 use semel_control::{
-    Codec, Config, Error, Node, NodeConfig, Output, Reply, Request,
+    Codec, Config, Error, Node, NodeConfig, NodeError, Output, Reply, Request,
     log_store::{Batch, Key, LogStore},
     node::Moment,
     ops::{
@@ -174,6 +176,12 @@ impl Cluster {
                 node.snapshot_sent(ControllerId(at as u64 + 1), false);
             }
         }
+    }
+
+    /// A crash that takes the whole disk with it.
+    fn lose_disk(&mut self, at: usize) {
+        self.crash(at);
+        self.disks[at] = Disk::default();
     }
 
     fn next_random(&mut self) -> u64 {
@@ -669,6 +677,253 @@ proptest! {
                 // Its node crashed, or lost its leadership with the change under way: either is right.
                 None | Some(Err(Error::RequestTimedOut)) => {}
                 Some(_) => prop_assert!(!exists, "{} was refused", name),
+            }
+        }
+    }
+}
+
+/// Creates a topic at the leader and waits until it is acknowledged.
+fn create(cluster: &mut Cluster, leader: usize, token: u32) {
+    cluster.request(leader, topic(format!("t{token}")), token);
+    let start = cluster.tick;
+    while !cluster.answers.contains_key(&token) {
+        cluster.round(0);
+        assert!(cluster.tick - start < 100, "{token}: {:#?}", cluster.statuses());
+    }
+    assert!(created(&cluster.answers[&token]), "{:?}", cluster.answers[&token]);
+}
+
+/// Rounds without a change until the leader knows that `at` has all.
+fn catch_up(cluster: &mut Cluster, leader: usize, at: usize) {
+    let start = cluster.tick;
+    loop {
+        let status = cluster.nodes[leader].as_ref().unwrap().status();
+        assert!(status.leadership.is_active);
+        let applied = cluster.nodes[at].as_ref().unwrap().status().applied;
+        if applied == status.committed && status.voters[at].1 == Some(status.committed) {
+            return;
+        }
+        assert!(cluster.tick - start < 200, "it does not catch up: {:#?}", cluster.statuses());
+        cluster.round(0);
+    }
+}
+
+/// How the follower's disk is lost: what the leader notices of it, and whether it has more to send.
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    /// Topics before the loss: few are still in the leader's log, many need a snapshot.
+    topics: u32,
+    /// Whether the leader is told that its messages do not arrive.
+    is_noticed: bool,
+    /// Whether the leader writes while the follower is away.
+    is_busy: bool,
+}
+
+#[test]
+fn a_follower_that_lost_its_disk_is_filled_again() {
+    for at in 0..8 {
+        let loss =
+            Loss { topics: if at & 1 == 0 { 2 } else { 40 }, is_noticed: at & 2 == 0, is_busy: at & 4 == 0 };
+        let mut cluster = Cluster::new(3, 19);
+        let (leader, _) = cluster.elect();
+        bring_up_broker(&mut cluster, leader);
+        let (lost, other) = ((leader + 1) % 3, (leader + 2) % 3);
+        let mut token = 0;
+        for _ in 0..loss.topics {
+            create(&mut cluster, leader, token);
+            token += 1;
+        }
+        catch_up(&mut cluster, leader, lost);
+        let before = cluster.nodes[leader].as_ref().unwrap().status();
+        assert_eq!(before.first > MetadataIndex(1), loss.topics > 12, "{loss:?}: compacted");
+        cluster.lose_disk(lost);
+        if loss.is_noticed {
+            cluster.nodes[leader].as_mut().unwrap().unreachable(ControllerId(lost as u64 + 1));
+        }
+        if loss.is_busy {
+            create(&mut cluster, leader, token);
+            token += 1;
+        }
+        cluster.start(lost);
+        assert_eq!(cluster.nodes[lost].as_ref().unwrap().status().applied, MetadataIndex(0));
+        catch_up(&mut cluster, leader, lost);
+        let after = cluster.nodes[leader].as_ref().unwrap().status();
+        assert_eq!(after.leadership, before.leadership, "{loss:?}: it disturbed the leader");
+        // Its word counts again.
+        cluster.crash(other);
+        for _ in 0..3 {
+            create(&mut cluster, leader, token);
+            token += 1;
+        }
+        cluster.settle();
+        cluster.check_agreement();
+        // And what it was filled with is all there when the others' leader is gone.
+        cluster.crash(leader);
+        cluster.elect();
+        cluster.settle();
+        cluster.check_agreement();
+        for (at, node) in cluster.nodes.iter().flatten().enumerate() {
+            for token in 0..token {
+                let name = format!("t{token}");
+                assert!(node.image().topic_by_name(&name).is_some(), "{loss:?}: {name} is lost at {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_leader_that_lost_its_disk_follows_and_is_filled_again() {
+    let mut cluster = Cluster::new(3, 23);
+    let (leader, _) = cluster.elect();
+    bring_up_broker(&mut cluster, leader);
+    for token in 0..30 {
+        create(&mut cluster, leader, token);
+    }
+    cluster.lose_disk(leader);
+    cluster.start(leader);
+    let (next, _) = cluster.elect();
+    assert_ne!(next, leader, "an empty log must not win");
+    catch_up(&mut cluster, next, leader);
+    create(&mut cluster, next, 30);
+    cluster.settle();
+    cluster.check_agreement();
+    let image = cluster.nodes[leader].as_ref().unwrap().image();
+    assert_eq!(image.topics().count(), 31);
+}
+
+#[test]
+fn a_deposed_leader_refuses_requests_of_the_same_turn() {
+    let mut cluster = Cluster::new(3, 29);
+    let (leader, _) = cluster.elect();
+    bring_up_broker(&mut cluster, leader);
+    let next = (leader + 1) % 3;
+    let term = cluster.nodes[leader].as_ref().unwrap().status().leadership.controller_epoch.0 as u64;
+    let message = pb::Message {
+        msg_type: pb::MessageType::MsgHeartbeat,
+        from: next as u64 + 1,
+        to: leader as u64 + 1,
+        term: term + 1,
+        ..pb::Message::default()
+    };
+    let bytes = message.write_to_bytes().unwrap();
+    cluster.nodes[leader].as_mut().unwrap().receive(&bytes).unwrap();
+    cluster.request(leader, topic("late".to_owned()), 1);
+    assert!(matches!(cluster.answers[&1], Err(Error::NotController(_))), "{:?}", cluster.answers[&1]);
+    for (_, _, bytes, _) in cluster.wire.iter().filter(|(from, ..)| *from == leader) {
+        let mut sent = pb::Message::default();
+        sent.merge_from_bytes(bytes).unwrap();
+        assert_ne!(sent.get_msg_type(), pb::MessageType::MsgPropose, "it hands the change to another");
+    }
+}
+
+#[test]
+fn kinds_that_no_controller_sends_are_refused_by_name() {
+    let mut cluster = Cluster::new(3, 31);
+    let (leader, _) = cluster.elect();
+    let node = cluster.nodes[leader].as_mut().unwrap();
+    for kind in [
+        pb::MessageType::MsgHup,
+        pb::MessageType::MsgBeat,
+        pb::MessageType::MsgPropose,
+        pb::MessageType::MsgUnreachable,
+        pb::MessageType::MsgSnapStatus,
+        pb::MessageType::MsgCheckQuorum,
+        pb::MessageType::MsgTransferLeader,
+        pb::MessageType::MsgReadIndex,
+        pb::MessageType::MsgReadIndexResp,
+    ] {
+        let from = (leader as u64 + 1) % 3 + 1;
+        let message =
+            pb::Message { msg_type: kind, from, to: leader as u64 + 1, term: 1, ..pb::Message::default() };
+        let error = node.receive(&message.write_to_bytes().unwrap()).unwrap_err();
+        assert!(matches!(error, NodeError::Refused { .. }));
+        assert!(
+            error.to_string().starts_with(&format!("raft message {kind:?} of controller {from} refused"))
+        );
+    }
+    assert!(node.receive(b"\xff\xff").is_err());
+    assert!(node.status().leadership.is_active);
+}
+
+/// A message as a broken or hostile peer may send it; small numbers, so that many of them fit.
+fn forged() -> impl Strategy<Value = pb::Message> {
+    let number = || {
+        prop_oneof![
+            12 => 0..24_u64,
+            1 => Just(u64::MAX),
+            1 => Just(u64::MAX - 1),
+            1 => Just(i64::MAX as u64),
+            1 => Just(i32::MAX as u64),
+        ]
+    };
+    // Beside the leader's term mostly.
+    let term = || prop_oneof![10 => 1..4_u64, 1 => 0..1_u64, 1 => number()];
+    let entries = (number(), prop::collection::vec((0..8_u8, term()), 0..4));
+    let bits = any::<(bool, bool, bool)>();
+    (0..19_usize, 1..4_u64, (term(), term(), number(), number(), number()), entries, (number(), term()), bits)
+        .prop_map(|(kind, from, (term, log_term, index, commit, hint), entries, snapshot, bits)| {
+            let mut message = pb::Message {
+                msg_type: pb::MessageType::values()[kind],
+                from,
+                term,
+                log_term,
+                index,
+                commit,
+                commit_term: log_term,
+                reject_hint: hint,
+                reject: bits.0,
+                ..pb::Message::default()
+            };
+            // Mostly in order, after the anchor.
+            let mut next = if bits.1 { index.wrapping_add(1) } else { entries.0 };
+            for (step, term) in entries.1 {
+                let entry = pb::Entry {
+                    entry_type: pb::EntryType::values()[usize::from(step == 7)],
+                    index: next,
+                    term,
+                    ..pb::Entry::default()
+                };
+                message.entries.push(entry);
+                next = next.wrapping_add(if step == 6 { 2 } else { 1 });
+            }
+            let meta = message.mut_snapshot().mut_metadata();
+            (meta.index, meta.term) = snapshot;
+            meta.mut_conf_state().set_voters(if bits.2 { vec![1, 2, 3] } else { vec![1, 2] });
+            message
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_message_makes_a_node_panic(
+        at in 0..3_usize,
+        is_fresh in any::<bool>(),
+        steps in prop::collection::vec((forged(), 0..4_u8), 1..40),
+    ) {
+        let mut cluster = Cluster::new(3, 37);
+        if !is_fresh {
+            let (leader, _) = cluster.elect();
+            bring_up_broker(&mut cluster, leader);
+        }
+        let image = keep(&cluster.arena.images, ClusterImage::new());
+        let mut node = cluster.nodes[at].take().unwrap();
+        for (mut message, after) in steps {
+            message.to = at as u64 + 1;
+            message.mut_snapshot().set_data(image.clone());
+            // Refused or not, both are right.
+            let _ = node.receive(&message.write_to_bytes().unwrap());
+            cluster.now += Duration::from_millis(50);
+            let moment = cluster.moment();
+            if after == 3 {
+                for _ in 0..12 {
+                    node.tick(&moment).unwrap();
+                }
+            }
+            // A node may stop on committed entries that make no sense, but by an error.
+            if after != 0 && node.advance(&moment).is_err() {
+                break;
             }
         }
     }
