@@ -102,6 +102,7 @@ impl<D: Disk> PartitionLog<D> {
             return;
         }
         self.flushed_end = self.flushed_end.max(ticket.upto);
+        self.forget_truncation();
         self.dir_synced = self.dir_synced.max(ticket.dir_changes);
         if ticket.active_segment == self.active.base_offset && ticket.txn_count == self.active.txn.count() {
             self.active.txn_unsynced = false;

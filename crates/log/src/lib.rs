@@ -18,6 +18,7 @@
 //!     leader-epoch-checkpoint  which leadership wrote from where                     epochs
 //!     partition.metadata       the topic's id                                        log_dir
 //!     semel-corrupt-ranges     offsets that are damaged; only if there are any       partition
+//!     semel-truncated          how far below old recovery points it was cut on purpose   truncate
 //!     semel-compaction-swap    only while compaction swaps segments                  cleaner
 //! ```
 //!
@@ -25,7 +26,7 @@
 //! - A batch is in the log as a whole or not at all, whatever fails; offsets only grow.
 //! - What [`FlushTicket::sync`] covered is there after a power cut. What a start serves is there after the next one.
 //! - Below the recovery point nothing is ever cut: damage there is reported, kept, and answered with
-//!   [`ReadError::Corrupt`] up to its segment's end. From the recovery point on the log ends at the first batch that is
+//!   [`ReadError::Corrupt`] up to the next whole batch that can be found; offsets go on behind it. From the recovery point on the log ends at the first batch that is
 //!   not whole and valid.
 //! - Indexes say only what the batches say, are checked before they are used, and are built again if they differ.
 //! - A segment that was compacted still ends where the next one begins: each keeps its last batch, emptied if need be.
@@ -35,6 +36,7 @@
 //! [`read`](PartitionLog::read), [`flush_ticket`](PartitionLog::flush_ticket). Then [`LogDir`], and
 //! [`plan_cleaning`](PartitionLog::plan_cleaning) for compaction.
 
+mod aborted;
 mod append;
 mod checkpoint;
 mod cleaner;

@@ -17,7 +17,7 @@ use thiserror::Error;
 use crate::{
     checkpoint::{self, Offsets},
     error::{Doing, StorageError},
-    names::{PARTITION_METADATA, PartitionName, TEMPORARY},
+    names::{LOG, PARTITION_METADATA, PartitionName, TEMPORARY, parse_segment_file},
 };
 
 const LOCK: &str = ".lock";
@@ -28,6 +28,9 @@ const LOG_STARTS: &str = "log-start-offset-checkpoint";
 const HIGH_WATERMARKS: &str = "replication-offset-checkpoint";
 const CLEANED: &str = "cleaner-offset-checkpoint";
 const DELETE: &str = "-delete";
+const STRAY: &str = "-stray";
+/// How often the log of one partition is set aside before an operator must look.
+const STRAYS_MAX: u32 = 100;
 /// The longest name of a file or directory.
 const NAME_BYTES_MAX: usize = 255;
 
@@ -345,6 +348,8 @@ impl<D: Disk> LogDir<D> {
 
     /// Makes the directory of a new partition, or finds it; on stable storage when this returns.
     ///
+    /// A directory with a log of which it can't be told which topic's it is, is not taken over: it is renamed to
+    /// `<name>.<topic id>-stray`, for an operator to look into, and a new one is made.
     /// Errors: [`LogDirError::InconsistentTopicId`] if one of this name belongs to another topic.
     pub fn create_partition(
         &self,
@@ -352,28 +357,57 @@ impl<D: Disk> LogDir<D> {
         topic_id: TopicId,
     ) -> Result<PartitionDir, LogDirError> {
         let path = self.path.join(name.to_string());
-        match read_topic_id(&self.disk, &path) {
-            Ok(Some(found)) if found != topic_id => {
-                return Err(LogDirError::InconsistentTopicId {
-                    name: name.clone(),
-                    found,
-                    expected: topic_id,
-                });
-            }
-            Ok(Some(_)) => {}
-            _ => {
-                let is_new = self.disk.read_dir(&path).is_err();
-                self.disk.create_dir_all(&path).doing("create", &path)?;
-                let metadata = path.join(PARTITION_METADATA);
-                let text = format!("version: 0\ntopic_id: {topic_id}");
-                self.disk.write_atomic(&metadata, text.as_bytes()).doing("write", &metadata)?;
-                self.disk.sync_dir(&self.path).doing("sync", &self.path)?;
-                if is_new {
-                    self.partitions.fetch_add(1, Ordering::Relaxed);
+        let mut is_new = false;
+        match self.disk.read_dir(&path) {
+            Ok(entries) => match read_topic_id(&self.disk, &path)? {
+                Some(found) if found != topic_id => {
+                    return Err(LogDirError::InconsistentTopicId {
+                        name: name.clone(),
+                        found,
+                        expected: topic_id,
+                    });
                 }
-            }
+                Some(_) => return Ok(PartitionDir { name: name.clone(), path, topic_id: Some(topic_id) }),
+                None if entries.iter().any(|entry| parse_segment_file(&entry.name, LOG).is_some()) => {
+                    self.set_aside(name, &path, topic_id)?;
+                }
+                // Its maker did not get further.
+                None => {}
+            },
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => is_new = true,
+            Err(cause) => return Err(StorageError::new("list", &path, cause).into()),
+        }
+        self.disk.create_dir_all(&path).doing("create", &path)?;
+        let metadata = path.join(PARTITION_METADATA);
+        let text = format!("version: 0\ntopic_id: {topic_id}");
+        self.disk.write_atomic(&metadata, text.as_bytes()).doing("write", &metadata)?;
+        self.disk.sync_dir(&self.path).doing("sync", &self.path)?;
+        if is_new {
+            self.partitions.fetch_add(1, Ordering::Relaxed);
         }
         Ok(PartitionDir { name: name.clone(), path, topic_id: Some(topic_id) })
+    }
+
+    /// Renames the directory of a log that nobody can be given.
+    fn set_aside(&self, name: &PartitionName, from: &Path, topic_id: TopicId) -> Result<(), StorageError> {
+        let id = u128::from_be_bytes(topic_id.to_bytes());
+        for attempt in 0..STRAYS_MAX {
+            let suffix = format!("-{}.{id:032x}.{attempt}{STRAY}", name.partition);
+            let to = self.path.join(with_room(name.topic.as_str(), &suffix));
+            match self.disk.read_dir(&to) {
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => {
+                    tracing::error!(
+                        partition = %name, from = %from.display(), to = %to.display(),
+                        "partition metadata cannot be read, the log is set aside and a new one is made"
+                    );
+                    self.disk.rename(from, &to).doing("rename", from)?;
+                    return self.disk.sync_dir(&self.path).doing("sync", &self.path);
+                }
+                Err(cause) => return Err(StorageError::new("list", &to, cause)),
+                Ok(_) => {}
+            }
+        }
+        Err(StorageError::invalid("set aside", from, "too many logs of this partition were set aside before"))
     }
 
     /// Takes a partition out: its directory is renamed to `<name>.<unique>-delete`, on stable storage when this
@@ -383,9 +417,7 @@ impl<D: Disk> LogDir<D> {
     pub fn doom_partition(&self, name: &PartitionName, unique: u128) -> Result<PathBuf, StorageError> {
         let from = self.path.join(name.to_string());
         let suffix = format!("-{}.{unique:032x}{DELETE}", name.partition);
-        let mut topic = name.topic.as_str();
-        topic = &topic[..topic.len().min(NAME_BYTES_MAX - suffix.len())];
-        let to = self.path.join(format!("{topic}{suffix}"));
+        let to = self.path.join(with_room(name.topic.as_str(), &suffix));
         self.disk.rename(&from, &to).doing("rename", &from)?;
         self.disk.sync_dir(&self.path).doing("sync", &self.path)?;
         self.partitions.fetch_sub(1, Ordering::Relaxed);
@@ -458,6 +490,12 @@ impl<D: Disk> LogDirs<D> {
     pub fn pick(&self) -> Option<&Arc<LogDir<D>>> {
         self.0.iter().filter(|dir| !dir.has_failed()).min_by_key(|dir| dir.partition_count())
     }
+}
+
+/// A directory's name, of which the topic's part is cut short if need be. Topic names are ASCII.
+fn with_room(topic: &str, suffix: &str) -> String {
+    let topic = &topic[..topic.len().min(NAME_BYTES_MAX.saturating_sub(suffix.len()))];
+    format!("{topic}{suffix}")
 }
 
 /// `None` if the file is missing or damaged.
@@ -572,6 +610,41 @@ mod tests {
         let (_, found) = open(&disk);
         assert!(!found.clean, "a clean mark outlived its use");
         assert_eq!(found.partitions.len(), 1);
+    }
+
+    #[test]
+    fn a_log_of_an_unknown_topic_is_set_aside_and_not_taken_over() {
+        let disk = SimDisk::new(1);
+        let (dir, _) = open(&disk);
+        let topic_id = TopicId::from_bytes([1; 16]);
+        let put = |path: &str, bytes: &[u8]| {
+            let file = disk.open(Path::new(path), Open::Truncate).unwrap();
+            semel_env::DiskFile::write_all_at(&file, bytes, 0).unwrap();
+        };
+        // Half made, and so without a log: made to its end.
+        disk.create_dir_all(Path::new("/data/half-0")).unwrap();
+        dir.create_partition(&name("half", 0), topic_id).unwrap();
+        assert!(text(&disk, "/data/half-0/partition.metadata").ends_with("AQEBAQEBAQEBAQEBAQEBAQ"));
+        for round in 0..2_u8 {
+            dir.create_partition(&name("t", 0), topic_id).unwrap();
+            let count = dir.partition_count();
+            put("/data/t-0/00000000000000000000.log", &[round; 3]);
+            put("/data/t-0/partition.metadata", b"\xff\xfe");
+            let made = dir.create_partition(&name("t", 0), topic_id).unwrap();
+            assert_eq!(made.path, Path::new("/data/t-0"));
+            assert_eq!(disk.read_dir(&made.path).unwrap().len(), 1, "nothing was taken over");
+            assert_eq!(dir.partition_count(), count);
+            let id = "01".repeat(16);
+            let stray = format!("/data/t-0.{id}.{round}-stray/00000000000000000000.log");
+            assert_eq!(disk.read(Path::new(&stray), 10).unwrap(), [round; 3]);
+        }
+        drop(dir);
+        let (_, found) = open(&disk);
+        assert_eq!(found.partitions.len(), 2, "strays are no partitions");
+        assert_eq!(
+            disk.read_dir(Path::new("/data")).unwrap().iter().filter(|e| e.name.ends_with("-stray")).count(),
+            2
+        );
     }
 
     #[test]

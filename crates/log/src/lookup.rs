@@ -91,7 +91,7 @@ impl<D: Disk> PartitionLog<D> {
             let (position, header) = match headers.next() {
                 Ok(Some(found)) => found,
                 Ok(None) => return Ok(None),
-                Err(stop) => return Err(self.stopped(place, expected, stop)),
+                Err(stop) => return Err(self.stopped(place, headers.position(), expected, stop)),
             };
             expected = header.next_offset();
             if header.record_count == 0 || !may_have(&header) {

@@ -23,6 +23,8 @@ pub(crate) const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 pub(crate) const PARTITION_METADATA: &str = "partition.metadata";
 /// Semel's own, absent from a healthy directory: the offsets whose bytes are damaged.
 pub(crate) const CORRUPT_RANGES: &str = "semel-corrupt-ranges";
+/// Semel's own, there only between a truncation and the log's being flushed that far again: see `truncate`.
+pub(crate) const TRUNCATED: &str = "semel-truncated";
 /// Semel's own, there only while compaction swaps segments: which ones are replaced.
 pub(crate) const SWAP: &str = "semel-compaction-swap";
 

@@ -24,6 +24,7 @@ use crate::{
     names::{self, CORRUPT_RANGES, DELETED, INDEX, LEADER_EPOCHS, LOG, SNAPSHOT, TIME_INDEX},
     scan::{MaxTimestamp, Tally},
     snapshot,
+    truncate::Truncated,
     txn_index::{self, TxnIndex},
     warm::Cache,
 };
@@ -52,6 +53,8 @@ pub struct PartitionLog<D: Disk> {
     pub(crate) log_start_offset: Offset,
     pub(crate) flushed_end: Offset,
     pub(crate) cleaned_to: Offset,
+    /// What was cut off on purpose below what the owner's checkpoint may still promise.
+    pub(crate) truncated: Option<Truncated>,
     // In memory.
     /// Whether `epochs` says more than its file.
     pub(crate) epochs_dirty: bool,
@@ -276,10 +279,9 @@ impl<D: Disk> PartitionLog<D> {
     /// Remembers that these offsets are damaged, also for later starts.
     pub(crate) fn note_corrupt(&self, range: OffsetRange) {
         let mut corrupt = self.corrupt();
-        if range.is_empty() || corrupt.contains(&range) {
+        if !add_range(&mut corrupt, range) {
             return;
         }
-        corrupt.push(range);
         if range.end > self.active.base_offset {
             self.damaged_active.store(true, Ordering::Release);
         }
@@ -438,6 +440,16 @@ impl<D: Disk> PartitionLog<D> {
         self.remove_stray_snapshots();
         self.flush()
     }
+}
+
+/// Adds a range unless it is empty or lies in one that is there already; whether it was added.
+pub(crate) fn add_range(ranges: &mut Vec<OffsetRange>, range: OffsetRange) -> bool {
+    let known = |other: &OffsetRange| other.start <= range.start && range.end <= other.end;
+    let is_new = !range.is_empty() && !ranges.iter().any(known);
+    if is_new {
+        ranges.push(range);
+    }
+    is_new
 }
 
 pub(crate) fn read_corrupt<D: Disk>(disk: &D, dir: &Path) -> Result<Vec<OffsetRange>, StorageError> {

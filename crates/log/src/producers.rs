@@ -76,14 +76,23 @@ impl<D: Disk> PartitionLog<D> {
         loop {
             let start = self.locate_or_damage(&place, from)?;
             let mut headers = Headers::new(&**place.file(), start, place.size());
+            let mut expected = from.max(place.base_offset());
             loop {
                 match headers.next() {
                     Ok(Some((position, header))) => {
+                        expected = header.next_offset();
                         let control = self.control_of(place.file(), position, &header)?;
                         each(&header, control);
                     }
-                    Ok(None) | Err(Stop::Bad) => break,
-                    Err(stop @ Stop::Io(_)) => return Err(self.stopped(&place, from, stop)),
+                    Ok(None) => break,
+                    Err(Stop::Bad) => {
+                        let Some((position, next)) = self.behind(&place, headers.position(), expected)?
+                        else {
+                            break;
+                        };
+                        headers = Headers::new(&**place.file(), position, place.size()).not_below(next);
+                    }
+                    Err(Stop::Io(cause)) => return Err(self.read_failed(place.base_offset(), cause)),
                 }
             }
             match self.place_after(&place)? {
@@ -93,12 +102,19 @@ impl<D: Disk> PartitionLog<D> {
         }
     }
 
-    /// Where in a segment the batch of `from` begins; its end if there is none, or if damage lies before it.
-    fn locate_or_damage(&self, place: &crate::read::Place<'_, D>, from: Offset) -> Result<u32, ReadError> {
-        match self.locate(place, from) {
-            Ok(found) => Ok(found.map_or(place.size(), |(position, _)| position)),
-            Err(ReadError::Corrupt { .. }) => Ok(place.size()),
-            Err(error) => Err(error),
+    /// Where in a segment the batch of `from` begins, or the first one behind damage there; its end if there is none.
+    fn locate_or_damage(
+        &self,
+        place: &crate::read::Place<'_, D>,
+        mut from: Offset,
+    ) -> Result<u32, ReadError> {
+        loop {
+            match self.locate(place, from) {
+                Ok(found) => return Ok(found.map_or(place.size(), |(position, _)| position)),
+                Err(ReadError::Corrupt { to, .. }) if to > from => from = to,
+                Err(ReadError::Corrupt { .. }) => return Ok(place.size()),
+                Err(error) => return Err(error),
+            }
         }
     }
 }

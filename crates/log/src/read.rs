@@ -11,7 +11,7 @@ use crate::{
     error::ReadError,
     index::{Entries, OffsetEntry, TimeEntry, relative},
     partition::PartitionLog,
-    scan::{Headers, Stop},
+    scan::{Damage, Headers, Stop},
     warm::Warm,
 };
 
@@ -204,30 +204,76 @@ impl<D: Disk> PartitionLog<D> {
         let mut expected = base;
         let mut headers =
             Headers::new(&**place.file(), start.min(place.size()), place.size()).not_below(base);
+        let segment_end = self.segment_end(base);
         loop {
-            match headers.next() {
+            let bad_at = match headers.next() {
                 Ok(None) => return Ok(None),
+                // One that claims offsets of another segment would keep its reader waiting for them.
+                Ok(Some((position, header))) if header.next_offset() > segment_end => position,
                 Ok(Some((position, header))) => {
                     expected = header.next_offset();
                     if header.last_offset() >= offset {
                         return Ok(Some((position, header)));
                     }
+                    continue;
                 }
-                Err(stop) => return Err(self.stopped(place, expected.max(offset), stop)),
+                Err(Stop::Bad) => headers.position(),
+                Err(Stop::Io(cause)) => return Err(self.read_failed(base, cause)),
+            };
+            match self.behind(place, bad_at, expected)? {
+                // Behind the damage, which is none of this reader's business.
+                Some((position, next)) if next <= offset => {
+                    expected = next;
+                    headers = Headers::new(&**place.file(), position, place.size()).not_below(next);
+                }
+                behind => {
+                    let end = behind.map_or(segment_end, |(_, next)| next);
+                    return Err(self.damaged(OffsetRange { start: expected.max(offset), end }));
+                }
             }
         }
     }
 
-    /// Turns a walk's end into the caller's error; damage is noted.
-    pub(crate) fn stopped(&self, place: &Place<'_, D>, expected: Offset, stop: Stop) -> ReadError {
+    /// Turns the end of a walk at `position`, with offset `expected` next, into the caller's error; damage is noted.
+    pub(crate) fn stopped(
+        &self,
+        place: &Place<'_, D>,
+        position: u32,
+        expected: Offset,
+        stop: Stop,
+    ) -> ReadError {
         match stop {
             Stop::Io(cause) => self.read_failed(place.base_offset(), cause),
-            Stop::Bad => {
-                let range = OffsetRange { start: expected, end: self.segment_end(place.base_offset()) };
-                self.note_corrupt(range);
-                ReadError::Corrupt { from: range.start, to: range.end }
-            }
+            Stop::Bad => match self.behind(place, position, expected) {
+                Ok(behind) => {
+                    let end = behind.map_or(self.segment_end(place.base_offset()), |(_, next)| next);
+                    self.damaged(OffsetRange { start: expected, end })
+                }
+                Err(error) => error,
+            },
         }
+    }
+
+    fn damaged(&self, range: OffsetRange) -> ReadError {
+        self.note_corrupt(range);
+        ReadError::Corrupt { from: range.start, to: range.end }
+    }
+
+    /// Where a segment can be read again behind the bad batch at `position`, and the first offset there; `None` if
+    /// nowhere.
+    pub(crate) fn behind(
+        &self,
+        place: &Place<'_, D>,
+        position: u32,
+        next_offset: Offset,
+    ) -> Result<Option<(u32, Offset)>, ReadError> {
+        let base_offset = place.base_offset();
+        let mut headers = Headers::new(&**place.file(), position, place.size());
+        let damage = Damage { position, base_offset, next_offset, limit: self.segment_end(base_offset) };
+        let behind = headers
+            .resume(damage, &self.stored_entries(base_offset))
+            .map_err(|cause| self.read_failed(base_offset, cause))?;
+        Ok(behind.map(|next| (headers.position(), next)))
     }
 
     #[expect(
@@ -275,7 +321,7 @@ impl<D: Disk> PartitionLog<D> {
                         (end, next_offset) = (headers.position(), header.next_offset());
                     }
                     Ok(None) | Err(Stop::Bad) => break,
-                    Err(stop @ Stop::Io(_)) => return Err(self.stopped(place, next_offset, stop)),
+                    Err(Stop::Io(cause)) => return Err(self.read_failed(base, cause)),
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! Opening a log, whatever the last process left of it.
 //!
 //! What counts is what was promised: below the recovery point everything was on stable storage, so damage there is
-//! reported and never served, and nothing is cut. From the recovery point on batches may be torn, and the log ends at
-//! the last whole valid one that follows without a gap.
+//! reported and never served, nothing is cut, and the log goes on behind it: no offset is given twice. From the recovery
+//! point on batches may be torn, and the log ends at the last whole valid one that follows without a gap; but for damage
+//! that a read had noted, behind which appends went on.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -21,8 +22,9 @@ use crate::{
     error::{Doing, ReadError, StorageError},
     index::{self, Growing, OffsetEntry, TimeEntry},
     names::{self, CLEANED, DELETED, INDEX, LEADER_EPOCHS, LOG, SNAPSHOT, TEMPORARY, TIME_INDEX, TXN_INDEX},
-    partition::{Active, Closed, PartitionLog, read_corrupt},
-    scan::{Headers, Indexed, MaxTimestamp, Stop, crc_matches},
+    partition::{Active, Closed, PartitionLog, add_range, read_corrupt, write_corrupt},
+    scan::{Damage, Headers, Indexed, MaxTimestamp, Stop, crc_matches},
+    truncate::{Truncated, read_truncated},
     txn_index::{self, TxnIndex},
     warm::{Cache, INDEX_BYTES_MAX, store_index},
 };
@@ -52,7 +54,8 @@ pub struct Recovery {
     pub rebuilt_indexes: usize,
     /// Offsets that are damaged, found now or earlier. Nothing of them was deleted; they are never served.
     pub corrupt: Vec<OffsetRange>,
-    /// Offsets that were on stable storage and are gone from the log's end.
+    /// Offsets that were on stable storage and are gone from the log's end. Among `corrupt` too, and the log goes on
+    /// behind them; unless there was no segment at all, then it begins anew.
     pub lost: Option<OffsetRange>,
     /// Whether an interrupted compaction was carried to its end.
     pub finished_compaction: bool,
@@ -87,6 +90,15 @@ struct Scanned<D: Disk> {
 
 /// Both index files of a segment; `None` for one that is missing or makes no sense.
 type Stored = (Option<Vec<OffsetEntry>>, Option<Vec<TimeEntry>>);
+
+/// What is known of a segment's end before it is read.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    /// Everything below was on stable storage, whichever segment it is in.
+    promised: Offset,
+    /// Where the next segment begins, if there is one.
+    next_base: Option<Offset>,
+}
 
 /// Whole valid batches behind a bad one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -127,14 +139,23 @@ struct Opening<D: Disk> {
     epochs: LeaderEpochs,
     epochs_dirty: bool,
     corrupt: Vec<OffsetRange>,
+    truncated: Option<Truncated>,
     scanned: BTreeMap<Offset, Scanned<D>>,
     doomed: Vec<Offset>,
     recovery: Recovery,
+    /// Whether the last segment's aborted transactions are still to be found, once the log is there to look in.
+    txn_unknown: bool,
     buffer: Vec<u8>,
 }
 
 impl<D: Disk> Opening<D> {
-    fn new(disk: D, dir: PathBuf, config: Config, known: Known, now: Timestamp) -> Result<Self, ReadError> {
+    fn new(
+        disk: D,
+        dir: PathBuf,
+        config: Config,
+        mut known: Known,
+        now: Timestamp,
+    ) -> Result<Self, ReadError> {
         let finished_compaction = cleaner::finish_swap(&disk, &dir)?;
         let listed = disk.read_dir(&dir).doing("list", &dir)?;
         let mut names = BTreeSet::new();
@@ -157,6 +178,11 @@ impl<D: Disk> Opening<D> {
             }
         }
         let corrupt = read_corrupt(&disk, &dir)?;
+        let truncated = read_truncated(&disk, &dir);
+        // After a clean stop the recovery point is as new as the log.
+        if let Some(truncated) = truncated.filter(|_| !known.clean) {
+            known.recovery_point = known.recovery_point.map(|point| point.min(truncated.end_offset));
+        }
         let path = dir.join(LEADER_EPOCHS);
         let epochs = match checkpoint::read_text(&disk, &path)?.map(|text| LeaderEpochs::parse(&text)) {
             Some(Ok(epochs)) => Some(epochs),
@@ -176,9 +202,11 @@ impl<D: Disk> Opening<D> {
             epochs_dirty: epochs.is_none(),
             epochs: epochs.unwrap_or_default(),
             corrupt,
+            truncated,
             scanned: BTreeMap::new(),
             doomed: Vec::new(),
             recovery: Recovery { finished_compaction, ..Recovery::default() },
+            txn_unknown: false,
             buffer: Vec::new(),
         };
         if opening.epochs_dirty {
@@ -235,14 +263,16 @@ impl<D: Disk> Opening<D> {
             let found = self.segments[at];
             let next_base = self.segments.get(at + 1).map(|next| next.base_offset);
             let check_from = self.known.recovery_point.unwrap_or(Offset::ZERO);
-            let mut scanned = self.scan_segment(found, check_from, clean)?;
+            let bounds = Bounds { promised, next_base };
+            let mut scanned = self.scan_segment(found, check_from, clean, bounds)?;
             let end = scanned.indexed.tally.next_offset;
             let torn = if scanned.bad {
-                self.settle_bad(found, next_base, promised, &mut scanned)?
+                self.settle_bad(found, bounds, &mut scanned)?
             } else {
-                // A later segment that was never promised must go on where this one ends.
+                // A later segment that was never promised must go on where this one ends, or where its damage does.
                 self.known.recovery_point.is_some()
-                    && next_base.is_some_and(|next| next > promised && next != end)
+                    && next_base
+                        .is_some_and(|next| next > promised && next != end && next != self.damaged_until(end))
             };
             self.scanned.insert(found.base_offset, scanned);
             if torn {
@@ -253,36 +283,52 @@ impl<D: Disk> Opening<D> {
         Ok(())
     }
 
-    /// Decides about a segment with a bad batch: cuts a torn tail (and says so), or leaves all in place and marks the
-    /// damage.
+    /// Decides about a segment with a bad batch and nothing whole to go on with: cuts a torn tail (and says so), or
+    /// leaves all in place and marks the damage.
+    ///
+    /// Damage is what was promised, and what a read already found and noted: then the log went on behind it.
     fn settle_bad(
         &mut self,
         found: Found,
-        next_base: Option<Offset>,
-        promised: Offset,
+        Bounds { promised, next_base }: Bounds,
         scanned: &mut Scanned<D>,
     ) -> Result<bool, ReadError> {
         let from = scanned.indexed.tally.next_offset;
         let behind = self.look_behind(found, scanned)?;
-        let is_damage = from < promised && (next_base.is_some() || behind.next_offset.is_some());
-        if is_damage {
-            let end = next_base.or(behind.next_offset).unwrap_or(from.next());
+        let noted_end = self.damaged_until(from);
+        if from < promised || noted_end > from {
+            let seen_end = behind.next_offset.unwrap_or(from).max(promised).max(noted_end);
+            let end = next_base.unwrap_or(seen_end);
             if end > from {
-                let range = OffsetRange { start: from, end };
-                if !self.corrupt.contains(&range) {
-                    self.corrupt.push(range);
-                    let _ = crate::partition::write_corrupt(&self.disk, &self.dir, &self.corrupt);
-                }
-                return Ok(false);
+                self.note_corrupt(OffsetRange { start: from, end });
+            } else {
+                // The next segment goes on where the last whole batch ends, so no offset is missing: what stands
+                // behind that batch is rubbish, which a range of damaged offsets could not keep from being served.
+                self.cut(found, scanned)?;
             }
-            // The next segment goes on where the last whole batch ends, so no offset is missing: what stands behind
-            // that batch is rubbish, which a range of damaged offsets could not keep from being served.
-            self.cut(found, scanned)?;
             return Ok(false);
         }
         self.recovery.truncated_batches += behind.count;
         self.cut(found, scanned)?;
         Ok(true)
+    }
+
+    /// Where damage that is known and reaches over `offset` ends; `offset` itself if it is not damaged.
+    fn damaged_until(&self, offset: Offset) -> Offset {
+        let mut end = offset;
+        // Each round but the last goes on behind another range.
+        while let Some(range) = self.corrupt.iter().find(|range| range.start <= end && range.end > end) {
+            end = range.end;
+        }
+        end
+    }
+
+    /// Remembers damage, also for later starts.
+    fn note_corrupt(&mut self, range: OffsetRange) {
+        if add_range(&mut self.corrupt, range) {
+            // Found again by the next start if it can't be written now.
+            let _ = write_corrupt(&self.disk, &self.dir, &self.corrupt);
+        }
     }
 
     /// Cuts a segment's file behind its last whole valid batch.
@@ -358,6 +404,7 @@ impl<D: Disk> Opening<D> {
         found: Found,
         check_from: Offset,
         clean: bool,
+        Bounds { promised, next_base }: Bounds,
     ) -> Result<Scanned<D>, ReadError> {
         let base_offset = found.base_offset;
         let file = self.open_log(base_offset)?;
@@ -370,45 +417,63 @@ impl<D: Disk> Opening<D> {
         let mut indexed = self.trusted_prefix(&file, found, upto, &stored)?;
         let start = indexed.index.last().map_or(0, |entry| entry.position);
         // The batch that the last entry names is met again.
-        let mut next_offset = base_offset;
+        let mut next_offset = indexed.tally.next_offset;
         let mut first = !indexed.index.is_empty();
         let check_all = clean || self.known.recovery_point.is_none();
+        let limit = next_base.unwrap_or(base_offset.plus(i64::from(i32::MAX) + 1));
         let mut headers = Headers::new(&*file, start, found.size);
         let (good, bad) = loop {
-            match headers.next() {
+            let bad_at = match headers.next() {
                 Ok(None) => break (found.size, false),
                 Ok(Some((position, header))) => {
-                    let in_order = header.base_offset >= next_offset
+                    let mut valid = header.base_offset >= next_offset
                         && header.last_offset().since(base_offset) <= i64::from(i32::MAX);
-                    if !in_order {
-                        break (position, true);
-                    }
-                    if check_all || header.next_offset() > check_from {
+                    if valid && (check_all || header.next_offset() > check_from) {
                         self.recovery.checked_bytes += header.size_in_bytes() as u64;
-                        let matches = crc_matches(&*file, position, &header, &mut self.buffer)
+                        valid = crc_matches(&*file, position, &header, &mut self.buffer)
                             .map_err(|cause| self.failed(base_offset, cause))?;
-                        if !matches {
-                            break (position, true);
+                    }
+                    if valid {
+                        next_offset = header.next_offset();
+                        if self.epochs.assign(header.leader_epoch, header.base_offset) {
+                            self.epochs_dirty = true;
                         }
+                        if first {
+                            // Its entry stands already: it only counts towards the next one.
+                            first = false;
+                            indexed.tally.max.add(&header);
+                            indexed.tally.next_offset = next_offset;
+                            indexed.tally.bytes_since_entry =
+                                u32::try_from(header.size_in_bytes()).unwrap_or(u32::MAX);
+                        } else {
+                            indexed.add(position, &header);
+                        }
+                        continue;
                     }
-                    next_offset = header.next_offset();
-                    if self.epochs.assign(header.leader_epoch, header.base_offset) {
-                        self.epochs_dirty = true;
-                    }
-                    if first {
-                        // Its entry stands already: it only counts towards the next one.
-                        first = false;
-                        indexed.tally.max.add(&header);
-                        indexed.tally.next_offset = next_offset;
-                        indexed.tally.bytes_since_entry =
-                            u32::try_from(header.size_in_bytes()).unwrap_or(u32::MAX);
-                    } else {
-                        indexed.add(position, &header);
-                    }
+                    position
                 }
-                Err(Stop::Bad) => break (headers.position(), true),
+                Err(Stop::Bad) => headers.position(),
                 Err(Stop::Io(cause)) => return Err(self.failed(base_offset, cause)),
+            };
+            if first {
+                // Both indexes end with what the bad batch says. They are made anew from those before it.
+                first = false;
+                indexed = Indexed::new(base_offset, self.config.index_interval_bytes);
+                next_offset = base_offset;
+                headers = Headers::new(&*file, 0, found.size);
+                continue;
             }
+            // What may be a torn tail ends the segment; behind damage it goes on.
+            if next_offset >= promised && self.damaged_until(next_offset) == next_offset {
+                break (bad_at, true);
+            }
+            let entries = stored.0.as_deref().unwrap_or_default();
+            let behind = headers
+                .resume(Damage { position: bad_at, base_offset, next_offset, limit }, entries)
+                .map_err(|cause| self.failed(base_offset, cause))?;
+            let Some(behind) = behind else { break (bad_at, true) };
+            self.note_corrupt(OffsetRange { start: next_offset, end: behind });
+            next_offset = behind;
         };
         Ok(Scanned { file, indexed, good, bad, stored })
     }
@@ -451,6 +516,7 @@ impl<D: Disk> Opening<D> {
                         relative == Some(time.relative) && header.max_timestamp == time.timestamp
                     });
                     if position >= last.position {
+                        trusted.tally.next_offset = header.base_offset;
                         break position == last.position && relative == Some(last.relative);
                     }
                 }
@@ -478,6 +544,7 @@ impl<D: Disk> Opening<D> {
     /// Makes the log of what was found.
     fn finish(mut self) -> Result<(PartitionLog<D>, Recovery), ReadError> {
         let unclean = !(self.known.clean && self.known.recovery_point.is_some());
+        let was_there = !self.segments.is_empty();
         let active = match self.segments.pop() {
             Some(last) => self.make_active(last)?,
             None => {
@@ -485,7 +552,6 @@ impl<D: Disk> Opening<D> {
                 Active::create(&self.disk, &self.dir, start, &self.config, self.now)?
             }
         };
-        let damaged_end = self.corrupt.iter().map(|range| range.end).max();
         let mut closed = BTreeMap::new();
         for found in &self.segments {
             closed.insert(found.base_offset, Closed { size: found.size, max: OnceLock::new() });
@@ -495,6 +561,19 @@ impl<D: Disk> Opening<D> {
         }
         let first_base = closed.keys().next().copied().unwrap_or(active.base_offset);
         let log_end = active.tally.next_offset;
+        let mut go_on_at = self.damaged_until(log_end);
+        if let Some(point) = self.known.recovery_point
+            && point > go_on_at
+        {
+            let lost = OffsetRange { start: go_on_at, end: point };
+            self.recovery.lost = Some(lost);
+            // Their offsets were given to records. A directory without any segment is another matter: it is a new one,
+            // which is filled from the start.
+            if was_there {
+                self.note_corrupt(lost);
+                go_on_at = point;
+            }
+        }
         let mut log = PartitionLog {
             snapshots: self
                 .names
@@ -505,6 +584,7 @@ impl<D: Disk> Opening<D> {
             log_start_offset: self.known.log_start_offset.max(first_base),
             flushed_end: log_end,
             cleaned_to: Offset::ZERO,
+            truncated: self.truncated,
             epochs: std::mem::take(&mut self.epochs),
             epochs_dirty: self.epochs_dirty,
             unsynced: Vec::new(),
@@ -526,16 +606,26 @@ impl<D: Disk> Opening<D> {
             let path = names::with_suffix(&log.file_path(base, LOG), DELETED);
             log.doomed.push_back((self.now.plus(self.config.file_delete_delay_ms), path));
         }
-        // Damage that reaches beyond the last valid batch: offsets go on after all that is there, in a new segment.
-        if let Some(end) = damaged_end
-            && end > log_end
-        {
-            let next = Active::create(&self.disk, &self.dir, end, &self.config, self.now)?;
+        if let Some(lost) = self.recovery.lost.filter(|_| !was_there) {
+            // The next start must not miss it again, in the log that begins here.
+            log.note_truncation(log_end, lost.end)?;
+        }
+        if self.txn_unknown {
+            let file = Arc::clone(&log.active.file);
+            log.active.txn = log.rebuild_txn_index(&file, log.active.base_offset, log.active.size)?;
+            if let Some(file) = log.active.txn.shared_file() {
+                file.sync_all().doing("sync an index in", &self.dir)?;
+            }
+        }
+        // Damage that reaches beyond the last valid batch: offsets go on after all that was there, in a new segment.
+        if go_on_at > log_end {
+            let next = Active::create(&self.disk, &self.dir, go_on_at, &self.config, self.now)?;
             log.replace_active(next);
             log.unsynced.clear();
-            log.flushed_end = end;
+            log.flushed_end = go_on_at;
             self.disk.sync_dir(&self.dir).doing("sync", &self.dir)?;
         }
+        log.forget_truncation();
         self.settle_ends(&mut log)?;
         self.rebuild_closed(&log)?;
         self.recovery.corrupt = log.corrupt_ranges();
@@ -547,15 +637,27 @@ impl<D: Disk> Opening<D> {
         let base_offset = last.base_offset;
         let scanned = match self.scanned.remove(&base_offset) {
             Some(scanned) => scanned,
-            None => self.scan_segment(last, Offset(i64::MAX), true)?,
+            None => {
+                let bounds = Bounds { promised: base_offset, next_base: None };
+                self.scan_segment(last, Offset(i64::MAX), true, bounds)?
+            }
         };
         let index_path = self.path(base_offset, INDEX);
         let times_path = self.path(base_offset, TIME_INDEX);
-        let damaged = self.corrupt.iter().any(|range| range.start == scanned.indexed.tally.next_offset);
+        let end = scanned.indexed.tally.next_offset;
+        let damaged = self.damaged_until(end) > end;
         // The damaged part stays in the file, and the file stays as large.
         let size = if damaged { last.size } else { scanned.good };
         let unclean = !self.known.clean || scanned.bad;
-        let txn = self.recover_txn_index(base_offset, &scanned, unclean)?;
+        let txn = match self.recover_txn_index(base_offset, &scanned, unclean)? {
+            Some(txn) => txn,
+            None => {
+                self.txn_unknown = true;
+                let path = txn_index::path(&self.dir, base_offset);
+                TxnIndex::open(&self.disk, path.clone(), base_offset)
+                    .map_or_else(|| TxnIndex::create(&self.disk, path), Ok)?
+            }
+        };
         let created = scanned.file.modified().map_or(self.now, |at| at.min(self.now));
         let Indexed { tally, index, mut times } = scanned.indexed;
         let (stored_index, stored_times) = scanned.stored;
@@ -595,22 +697,26 @@ impl<D: Disk> Opening<D> {
     }
 
     /// The aborted transactions of the last segment. After a bad end those after the last usable snapshot of the
-    /// producers' table are found again from the markers.
+    /// producers' table are found again from the markers. `None` if there is no such snapshot in this segment or some
+    /// of it is damaged: then the segments before it are needed as well.
     fn recover_txn_index(
         &self,
         base_offset: Offset,
         scanned: &Scanned<D>,
         unclean: bool,
-    ) -> Result<TxnIndex<D>, ReadError> {
+    ) -> Result<Option<TxnIndex<D>>, ReadError> {
         let path = txn_index::path(&self.dir, base_offset);
         let promised = self.known.recovery_point.unwrap_or(base_offset);
         let stored = TxnIndex::open(&self.disk, path.clone(), base_offset);
         let upto = match stored {
-            Some(stored) if !unclean => return Ok(stored),
+            Some(stored) if !unclean => return Ok(Some(stored)),
             Some(_) => promised.min(scanned.indexed.tally.next_offset),
             None => base_offset,
         };
-        let (from, at_start) = self.snapshot_in(base_offset, upto);
+        if self.corrupt.iter().any(|range| range.end > base_offset) {
+            return Ok(None);
+        }
+        let Some((from, at_start)) = self.snapshot_in(base_offset, upto) else { return Ok(None) };
         let mut open = txn_index::OpenTransactions::at_snapshot(&at_start);
         let mut aborted = Vec::new();
         // Every batch before this entry's ends before the snapshot.
@@ -634,7 +740,9 @@ impl<D: Disk> Opening<D> {
             };
             aborted.extend(open.add(&header, control));
         }
-        let Some(mut stored) = stored else { return Ok(TxnIndex::rebuild(&self.disk, path, &aborted)?) };
+        let Some(mut stored) = stored else {
+            return Ok(Some(TxnIndex::rebuild(&self.disk, path, &aborted)?));
+        };
         let keep = stored.first_ending_at(from)?;
         let same = stored.count() == keep + aborted.len() as u64
             && aborted
@@ -647,19 +755,18 @@ impl<D: Disk> Opening<D> {
                 stored.append(entry)?;
             }
         }
-        Ok(stored)
+        Ok(Some(stored))
     }
 
-    /// The latest readable snapshot of the producers' table from a segment's start up to `upto` (inclusive); an empty
-    /// one at its start if there is none.
-    fn snapshot_in(&self, base_offset: Offset, upto: Offset) -> (Offset, Vec<ProducerSnapshotEntry>) {
+    /// The latest readable snapshot of the producers' table from a segment's start up to `upto` (inclusive).
+    fn snapshot_in(&self, base_offset: Offset, upto: Offset) -> Option<(Offset, Vec<ProducerSnapshotEntry>)> {
         let offsets = self.names.iter().rev().filter_map(|name| names::parse_segment_file(name, SNAPSHOT));
         for offset in offsets.filter(|at| base_offset <= *at && *at <= upto) {
             if let Some(entries) = crate::snapshot::read(&self.disk, &self.path(offset, SNAPSHOT)) {
-                return (offset, entries);
+                return Some((offset, entries));
             }
         }
-        (base_offset, Vec::new())
+        None
     }
 
     /// What is served from now on must still be there after the next crash.
@@ -677,13 +784,7 @@ impl<D: Disk> Opening<D> {
 
     /// Brings start, end, epochs and snapshots together.
     fn settle_ends(&mut self, log: &mut PartitionLog<D>) -> Result<(), ReadError> {
-        let end = log.log_end_offset();
-        if let Some(point) = self.known.recovery_point
-            && point > end
-        {
-            self.recovery.lost = Some(OffsetRange { start: end, end: point });
-        }
-        if log.log_start_offset > end {
+        if log.log_start_offset > log.log_end_offset() {
             // All that was left lies below what was deleted on purpose.
             log.truncate_fully_and_start_at(log.log_start_offset, self.now)?;
         }

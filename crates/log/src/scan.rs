@@ -25,6 +25,19 @@ pub(crate) enum Stop {
     Bad,
 }
 
+/// A bad batch within a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Damage {
+    /// Where it begins.
+    pub position: u32,
+    /// The segment's.
+    pub base_offset: Offset,
+    /// Where the whole batches before it end.
+    pub next_offset: Offset,
+    /// Where the segment ends at the latest (exclusive).
+    pub limit: Offset,
+}
+
 /// Walks batch headers in `position..end` of a file.
 pub(crate) struct Headers<'a, F> {
     file: &'a F,
@@ -45,6 +58,59 @@ impl<'a, F: DiskFile> Headers<'a, F> {
     /// The same walk, to which batches below `floor`, its segment's base offset, are damage too.
     pub(crate) fn not_below(self, floor: Offset) -> Self {
         Self { floor, ..self }
+    }
+
+    /// Goes on behind damage: with the batch that follows the bad one, or else with the next one of `entries` (of this
+    /// segment, in order) that is what its entry says. Its base offset; `None` if neither is a whole valid batch.
+    ///
+    /// Reads one batch's bytes for each that it tries, and always moves on.
+    pub(crate) fn resume(&mut self, damage: Damage, entries: &[OffsetEntry]) -> io::Result<Option<Offset>> {
+        let head = self.head_at(damage.position)?;
+        // Offsets that go back: an earlier batch may be the one that lies, so nothing behind it is trusted.
+        if let Some(Ok(header)) = head.as_ref().map(|head| BatchHeader::parse(head))
+            && header.base_offset < damage.next_offset
+        {
+            return Ok(None);
+        }
+        // The length may be right where the rest of the header is not: what stands there shows.
+        let next = head.and_then(|head| {
+            let length = u32::from_be_bytes([head[8], head[9], head[10], head[11]]);
+            damage.position.checked_add(LOG_OVERHEAD as u32)?.checked_add(length)
+        });
+        let mut buffer = Vec::new();
+        let behind = entries.partition_point(|entry| entry.position <= damage.position);
+        let indexed = entries[behind..].iter().map(|entry| (entry.position, Some(entry.relative)));
+        for (position, wanted) in next.map(|next| (next, None)).into_iter().chain(indexed) {
+            let Some(header) = self.header_at(position)? else { continue };
+            let fits = u64::from(position) + header.size_in_bytes() as u64 <= u64::from(self.end)
+                && header.base_offset >= damage.next_offset
+                && header.next_offset() <= damage.limit
+                && wanted
+                    .is_none_or(|wanted| relative(damage.base_offset, header.last_offset()) == Some(wanted));
+            if fits && crc_matches(self.file, position, &header, &mut buffer)? {
+                (self.position, self.floor) = (position, header.base_offset);
+                return Ok(Some(header.base_offset));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What stands at a position, if that is a header.
+    fn header_at(&self, position: u32) -> io::Result<Option<BatchHeader>> {
+        Ok(self.head_at(position)?.and_then(|head| BatchHeader::parse(&head).ok()))
+    }
+
+    /// As many bytes as a header has; `None` behind the end.
+    fn head_at(&self, position: u32) -> io::Result<Option<[u8; BatchHeader::SIZE]>> {
+        let mut bytes = [0; BatchHeader::SIZE];
+        if u64::from(position) + bytes.len() as u64 > u64::from(self.end) {
+            return Ok(None);
+        }
+        match self.file.read_exact_at(&mut bytes, u64::from(position)) {
+            Ok(()) => Ok(Some(bytes)),
+            Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(cause) => Err(cause),
+        }
     }
 
     /// Where the next batch starts.

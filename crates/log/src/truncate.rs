@@ -1,14 +1,15 @@
 //! Taking offsets off the log's end or start.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use semel_env::{Disk, DiskFile, Open};
 use semel_model::{Offset, Timestamp};
 
 use crate::{
+    checkpoint,
     error::{Doing, ReadError, StorageError},
     index::{self, Growing, relative},
-    names::{INDEX, LOG, TIME_INDEX},
+    names::{INDEX, LOG, TIME_INDEX, TRUNCATED},
     partition::{Active, PartitionLog},
     read::Place,
     scan::{Headers, Indexed, Stop},
@@ -34,7 +35,57 @@ pub enum TruncateError {
     Storage(#[from] StorageError),
 }
 
+/// A truncation that the owner's recovery point may not know of yet: without it, a start would take what was cut on
+/// purpose for lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Truncated {
+    /// The lowest end that the log was cut to: nothing from here on was promised.
+    pub end_offset: Offset,
+    /// No recovery point that anybody wrote is larger (exclusive end). Once the log is flushed up to here it is of no
+    /// account.
+    pub promised: Offset,
+}
+
+/// What the directory says about truncations. One that can't be read counts as none.
+pub(crate) fn read_truncated<D: Disk>(disk: &D, dir: &Path) -> Option<Truncated> {
+    let text = checkpoint::read_text(disk, &dir.join(TRUNCATED)).ok()??;
+    let rows = checkpoint::parse(&text, checkpoint::pair).ok()?;
+    let (end_offset, promised) = *rows.first()?;
+    Some(Truncated { end_offset: Offset(end_offset), promised: Offset(promised) })
+}
+
 impl<D: Disk> PartitionLog<D> {
+    /// Says on stable storage that the log is about to be cut to `end_offset`, while no recovery point that was written
+    /// is larger than `promised`.
+    pub(crate) fn note_truncation(
+        &mut self,
+        end_offset: Offset,
+        promised: Offset,
+    ) -> Result<(), StorageError> {
+        let known = self.truncated.unwrap_or(Truncated { end_offset, promised });
+        let truncated = Truncated {
+            end_offset: known.end_offset.min(end_offset),
+            promised: known.promised.max(promised),
+        };
+        if end_offset >= truncated.promised || self.truncated == Some(truncated) {
+            return Ok(());
+        }
+        let path = self.dir.join(TRUNCATED);
+        let text = checkpoint::render([format!("{} {}", truncated.end_offset, truncated.promised)].iter());
+        self.disk.write_atomic(&path, text.as_bytes()).doing("write", &path)?;
+        self.truncated = Some(truncated);
+        Ok(())
+    }
+
+    /// Forgets truncations that no recovery point lies above any more.
+    pub(crate) fn forget_truncation(&mut self) {
+        if self.truncated.is_some_and(|truncated| truncated.promised <= self.flushed_end) {
+            self.truncated = None;
+            // One that stays only makes a start less suspicious.
+            let _ = self.disk.remove_file(&self.dir.join(TRUNCATED));
+        }
+    }
+
     /// Makes `offset` the log's end: it and all later ones go, with the rest of a batch that holds it. Nothing happens
     /// if the log ends there or before.
     ///
@@ -58,11 +109,14 @@ impl<D: Disk> PartitionLog<D> {
 
     fn cut_to(&mut self, offset: Offset, now: Timestamp) -> Result<(), TruncateError> {
         // Found before anything is changed.
-        let (base, size) = {
+        let (base, size, end) = {
             let place = self.place_of(offset)?;
-            let position = self.locate(&place, offset)?.map_or(place.size(), |(position, _)| position);
-            (place.base_offset(), position)
+            match self.locate(&place, offset)? {
+                Some((position, header)) => (place.base_offset(), position, header.base_offset.min(offset)),
+                None => (place.base_offset(), place.size(), offset),
+            }
         };
+        self.note_truncation(end, self.flushed_end)?;
         self.truncations += 1;
         self.cache().clear();
         // From the end, so that whatever a crash leaves is a log without a hole.
@@ -154,8 +208,9 @@ impl<D: Disk> PartitionLog<D> {
                     Ok(Some((position, header))) => indexed.add(position, &header),
                     Ok(None) => break,
                     Err(stop) => {
-                        let stop = self.stopped(&Place::Active(self), indexed.tally.next_offset, stop);
-                        return Err(stop.into());
+                        let expected = indexed.tally.next_offset;
+                        let place = Place::Active(self);
+                        return Err(self.stopped(&place, headers.position(), expected, stop).into());
                     }
                 }
             }
@@ -185,6 +240,7 @@ impl<D: Disk> PartitionLog<D> {
     }
 
     fn restart_at(&mut self, offset: Offset, now: Timestamp) -> Result<(), StorageError> {
+        self.note_truncation(offset, self.flushed_end)?;
         self.truncations += 1;
         self.cache().clear();
         let all: Vec<Offset> = self.segments().collect();

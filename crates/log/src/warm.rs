@@ -9,12 +9,11 @@ use semel_record::{BatchHeader, ControlRecord};
 use crate::{
     error::{Doing, ReadError, StorageError},
     index::{self, Entries, Entry, Lookup, OffsetEntry, TimeEntry},
-    names::{INDEX, LOG, SNAPSHOT, TIME_INDEX},
+    names::{INDEX, LOG, TIME_INDEX},
     partition::PartitionLog,
     producers::read_control,
-    scan::{Headers, Indexed, MaxTimestamp, Stop},
-    snapshot,
-    txn_index::{self, OpenTransactions, TxnIndex},
+    scan::{Damage, Headers, Indexed, MaxTimestamp, Stop},
+    txn_index::{self, TxnIndex},
 };
 
 /// How many closed segments of one log stay open: each costs four descriptors and no memory to speak of.
@@ -225,7 +224,8 @@ impl<D: Disk> PartitionLog<D> {
         Ok((complete && max.timestamp <= largest.timestamp).then_some(largest))
     }
 
-    /// Builds both indexes from the log's headers. Damage ends them, and is noted.
+    /// Builds both indexes from the log's headers. Damage is noted and passed over; it ends them only if nothing whole
+    /// is found behind it.
     fn rebuild_indexes(&self, file: &D::File, base_offset: Offset, size: u32) -> Result<Indexed, ReadError> {
         tracing::info!(log = %self.dir.display(), segment = %base_offset, "indexes are built again");
         let mut indexed = Indexed::new(base_offset, self.config.index_interval_bytes);
@@ -236,43 +236,22 @@ impl<D: Disk> PartitionLog<D> {
                 Ok(Some((position, header))) => indexed.add(position, &header),
                 Err(Stop::Io(cause)) => return Err(self.read_failed(base_offset, cause)),
                 Err(Stop::Bad) => {
-                    let start = indexed.tally.next_offset;
-                    self.note_corrupt(OffsetRange { start, end: self.segment_end(base_offset) });
-                    break;
+                    let next_offset = indexed.tally.next_offset;
+                    let limit = self.segment_end(base_offset);
+                    let damage = Damage { position: headers.position(), base_offset, next_offset, limit };
+                    let behind = headers
+                        .resume(damage, &self.stored_entries(base_offset))
+                        .map_err(|cause| self.read_failed(base_offset, cause))?;
+                    self.note_corrupt(OffsetRange { start: next_offset, end: behind.unwrap_or(limit) });
+                    match behind {
+                        Some(behind) => indexed.tally.next_offset = behind,
+                        None => break,
+                    }
                 }
             }
         }
         indexed.finish();
         Ok(indexed)
-    }
-
-    /// Finds the aborted transactions of a segment again, from the producers' table at its start and its markers.
-    pub(crate) fn rebuild_txn_index(
-        &self,
-        file: &D::File,
-        base_offset: Offset,
-        size: u32,
-    ) -> Result<TxnIndex<D>, ReadError> {
-        let at_start = snapshot::read(&self.disk, &self.file_path(base_offset, SNAPSHOT)).unwrap_or_default();
-        let mut open = OpenTransactions::at_snapshot(&at_start);
-        let mut aborted = Vec::new();
-        let mut headers = Headers::new(file, 0, size).not_below(base_offset);
-        while let Some((position, header)) = match headers.next() {
-            Ok(next) => next,
-            Err(Stop::Io(cause)) => return Err(self.read_failed(base_offset, cause)),
-            Err(Stop::Bad) => None,
-        } {
-            aborted.extend(open.add(&header, self.control_of(file, position, &header)?));
-        }
-        let path = txn_index::path(&self.dir, base_offset);
-        // What is right is left alone: on a full disk it could not be written again.
-        if let Some(stored) = TxnIndex::open(&self.disk, path.clone(), base_offset)
-            && stored.count() == aborted.len() as u64
-            && aborted.iter().zip(0..).all(|(entry, at)| stored.get(at).is_ok_and(|stored| stored == *entry))
-        {
-            return Ok(stored);
-        }
-        Ok(TxnIndex::rebuild(&self.disk, path, &aborted)?)
     }
 
     /// The control record of a batch, if it is one of these and can be read.

@@ -170,6 +170,116 @@ fn aborted_transactions_are_found_again_after_a_crash_and_without_their_index() 
     }
 }
 
+/// The segment that holds an offset.
+fn segment_of(bases: &[i64], offset: Offset) -> i64 {
+    bases[bases.partition_point(|base| *base <= offset.get()) - 1]
+}
+
+fn remove_all(disk: &SimDisk, kind: &str, keep: Option<i64>) {
+    let keep = keep.map(|base| format!("{base:020}.{kind}"));
+    for entry in disk.read_dir(std::path::Path::new(DIR)).unwrap() {
+        if entry.name.ends_with(kind) && Some(&entry.name) != keep.as_ref() {
+            disk.remove_file(&std::path::Path::new(DIR).join(&entry.name)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_transaction_of_an_earlier_segment_is_found_without_the_snapshot_between() {
+    let disk = disk(1);
+    let mut log = fresh(&disk, small());
+    let aborted = transactions(&mut log);
+    let end = log.log_end_offset();
+    let bases: Vec<i64> = log.segments().map(Offset::get).collect();
+    let over = |entry: &&AbortedTransaction| {
+        segment_of(&bases, entry.first_offset) != segment_of(&bases, entry.last_offset)
+    };
+    assert!(aborted.iter().filter(over).count() > 1);
+    log.flush().unwrap();
+    drop(log);
+    disk.kill();
+    for keep in [Some(bases[1]), None] {
+        remove_all(&disk, "snapshot", keep);
+        for known in [unclean(Offset(0)), unclean(Offset(bases[bases.len() - 1])), clean(end)] {
+            remove_all(&disk, "txnindex", None);
+            let (log, _) = open(&disk, small(), known);
+            assert_eq!(log.aborted_transactions(Offset(0), end, 100).unwrap(), aborted, "{keep:?} {known:?}");
+        }
+    }
+}
+
+#[test]
+fn what_can_not_be_found_again_is_kept_if_its_marker_is_there() {
+    let disk = disk(1);
+    let mut log = fresh(&disk, small());
+    let aborted = transactions(&mut log);
+    let end = log.log_end_offset();
+    let bases: Vec<i64> = log.segments().map(Offset::get).collect();
+    let cut = aborted
+        .iter()
+        .rev()
+        .find(|entry| segment_of(&bases, entry.first_offset) != segment_of(&bases, entry.last_offset))
+        .map(|entry| Offset(segment_of(&bases, entry.last_offset)))
+        .unwrap();
+    log.delete_before(cut, end).unwrap();
+    log.enforce_retention(NOW, end, &no_producers).unwrap();
+    log.remove_due(NOW).unwrap();
+    assert_eq!(log.segments().next(), Some(cut));
+    log.flush().unwrap();
+    drop(log);
+    disk.kill();
+    remove_all(&disk, "snapshot", None);
+    let expected: Vec<_> = aborted.iter().filter(|entry| entry.last_offset >= cut).copied().collect();
+    assert!(expected.iter().any(|entry| entry.first_offset < cut));
+    for known in [unclean(cut), unclean(end), Known::default()] {
+        let (log, _) = open(&disk, small(), Known { log_start_offset: cut, ..known });
+        assert_eq!(log.aborted_transactions(cut, end, 100).unwrap(), expected, "{known:?}");
+    }
+}
+
+#[test]
+fn a_transaction_from_before_damage_at_the_end_is_aborted_behind_it() {
+    for clean_stop in [true, false] {
+        let disk = disk(1);
+        let mut log = fresh(&disk, small());
+        transactions(&mut log);
+        let first = log.log_end_offset();
+        let open_now = [in_transaction(1, first)];
+        log.append(&transactional(1), first, LeaderEpoch(0), NOW, &no_producers).unwrap();
+        log.roll(NOW, &|| open_now.to_vec()).unwrap();
+        fill(&mut log, 1);
+        if clean_stop {
+            log.close(&open_now).unwrap()
+        } else {
+            log.flush().unwrap()
+        }
+        let (end, base) = (log.log_end_offset(), log.segments().last().unwrap());
+        drop(log);
+        disk.kill();
+        disk.rot(&path(base.get(), "log"), 16, 8).unwrap();
+        let known = if clean_stop { clean(end) } else { unclean(end) };
+        let (mut log, recovery) = open(&disk, small(), known);
+        assert_eq!(recovery.corrupt, [semel_model::OffsetRange { start: base, end }]);
+        assert_eq!(log.segments().last(), Some(end));
+        log.append(&marker(1, Outcome::Abort), end, LeaderEpoch(0), NOW, &no_producers).unwrap();
+        let entry = AbortedTransaction {
+            producer_id: ProducerId(1),
+            first_offset: first,
+            last_offset: end,
+            last_stable_offset: end.next(),
+        };
+        log.append_aborted(&entry).unwrap();
+        log.flush().unwrap();
+        drop(log);
+        disk.kill();
+        for known in [unclean(Offset(0)), unclean(end), unclean(end.next()), Known::default()] {
+            let (log, _) = open(&disk, small(), known);
+            let found = log.aborted_transactions(first, end.next(), 100).unwrap();
+            assert_eq!(found, [entry], "{clean_stop} {known:?}");
+        }
+    }
+}
+
 #[test]
 fn producers_are_the_snapshot_and_what_follows() {
     let disk = disk(1);

@@ -7,6 +7,7 @@ mod lookup;
 mod model;
 mod real;
 mod retention;
+mod rot;
 mod rubbish;
 
 use std::path::{Path, PathBuf};

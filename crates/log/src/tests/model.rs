@@ -187,7 +187,7 @@ impl World {
             Ok(()) => {
                 self.batches.retain(|(_, end, _)| *end <= to);
                 self.flushed = self.flushed.min(self.log.log_end_offset().get());
-                self.point = self.point.min(self.log.log_end_offset());
+                // The owner's checkpoint is as it was: the log knows better.
             }
             // Cut or not: what a start finds is what counts.
             Err(_) => {
@@ -195,6 +195,10 @@ impl World {
                 let batch =
                     self.batches.iter().find(|(_, end, _)| *end > to).map_or(to, |(base, _, _)| *base);
                 self.flushed = self.flushed.min(batch);
+                if batch < self.start {
+                    // Nothing would be left, so the log was to begin anew; it may begin where the last start knew.
+                    self.flushed = self.flushed.min(self.start_checkpoint.get());
+                }
                 self.point = self.point.min(Offset(self.flushed));
             }
         }
