@@ -7,7 +7,7 @@ use std::sync::{
 
 use parking_lot::{Condvar, Mutex};
 use semel_env::RealDisk;
-use semel_log::{LogDir, Offsets, Reach, StorageError};
+use semel_log::{LogDir, Offsets, Opened, PartitionName, Reach, StorageError};
 
 use crate::{failure::chain, flusher::Flusher};
 
@@ -24,8 +24,13 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    pub(crate) fn new(dir: LogDir<RealDisk>, flusher: Flusher, attention: Arc<Attention>) -> Self {
-        Self { dir, flusher, attention, checkpoints: Mutex::default(), full: AtomicBool::new(false) }
+    pub(crate) fn new(
+        dir: LogDir<RealDisk>,
+        flusher: Flusher,
+        attention: Arc<Attention>,
+        found: Checkpoints,
+    ) -> Self {
+        Self { dir, flusher, attention, checkpoints: Mutex::new(found), full: AtomicBool::new(false) }
     }
 
     /// The disk refused. What that spoils is told by the error's reach: a full disk refuses appends until there is
@@ -76,6 +81,8 @@ impl Directory {
 /// A directory's checkpoint files.
 #[derive(Default)]
 pub(crate) struct Checkpoints {
+    /// Whether a write failed, so that the files may say something older.
+    unsure: bool,
     pub(crate) recovery_points: Offsets,
     pub(crate) log_starts: Offsets,
     pub(crate) high_watermarks: Offsets,
@@ -83,20 +90,38 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
+    /// As they were found at the start.
+    pub(crate) fn found(opened: &Opened) -> Self {
+        Self {
+            unsure: false,
+            recovery_points: opened.recovery_points.clone(),
+            log_starts: opened.log_starts.clone(),
+            high_watermarks: opened.high_watermarks.clone(),
+            cleaned: opened.cleaned.clone(),
+        }
+    }
+
+    /// Whether the files may speak of this partition. While they do, no other of its name may be made: a start after a
+    /// crash would take the earlier one's offsets for promises of the new one.
+    pub(crate) fn may_name(&self, name: &PartitionName) -> bool {
+        self.recovery_points.contains_key(name) || self.log_starts.contains_key(name)
+    }
+
     /// Writes the files whose content differs from `written`, the last that was.
     pub(crate) fn write(self, dir: &LogDir<RealDisk>, written: &mut Self) -> Result<(), StorageError> {
+        let unsure = std::mem::replace(&mut written.unsure, true);
         // The log's start goes first: a start that is behind only keeps what could go, a recovery point that is
         // ahead of nothing costs nothing.
-        if self.log_starts != written.log_starts {
+        if unsure || self.log_starts != written.log_starts {
             dir.write_log_starts(&self.log_starts)?;
         }
-        if self.recovery_points != written.recovery_points {
+        if unsure || self.recovery_points != written.recovery_points {
             dir.write_recovery_points(&self.recovery_points)?;
         }
-        if self.high_watermarks != written.high_watermarks {
+        if unsure || self.high_watermarks != written.high_watermarks {
             dir.write_high_watermarks(&self.high_watermarks)?;
         }
-        if self.cleaned != written.cleaned {
+        if unsure || self.cleaned != written.cleaned {
             dir.write_cleaned(&self.cleaned)?;
         }
         *written = self;

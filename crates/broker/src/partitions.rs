@@ -396,7 +396,7 @@ impl Partitions {
             Some(old) if old.at.topic_id.is_some_and(|found| found != id.topic) => {
                 self.doom(&old.directory, &name)?;
                 self.found.lock().remove(&name);
-                self.checkpoint(&old.directory);
+                self.forget_name(&old.directory, &name)?;
                 None
             }
             other => other,
@@ -416,6 +416,7 @@ impl Partitions {
                 let known = if exists {
                     Known::default()
                 } else {
+                    self.forget_name(&directory, &name)?;
                     Known { recovery_point: Some(Offset::ZERO), log_start_offset: Offset::ZERO, clean: true }
                 };
                 (directory, known, Offset::ZERO, Offset::ZERO)
@@ -424,7 +425,7 @@ impl Partitions {
         let at = match directory.dir.create_partition(&name, id.topic) {
             Err(LogDirError::InconsistentTopicId { .. }) => {
                 self.doom(&directory, &name)?;
-                self.checkpoint(&directory);
+                self.forget_name(&directory, &name)?;
                 directory.dir.create_partition(&name, id.topic)?
             }
             other => other?,
@@ -444,6 +445,12 @@ impl Partitions {
             tracing::warn!(
                 partition = %name, bytes = recovery.truncated_bytes, log_end_offset = %log.log_end_offset(),
                 "cut a torn tail that was never acknowledged"
+            );
+        }
+        for damaged in &recovery.corrupt {
+            tracing::error!(
+                partition = %name, from = %damaged.start, to = %damaged.end,
+                "stored batches are damaged and are not served"
             );
         }
         if let Some(lost) = recovery.lost {
@@ -472,6 +479,17 @@ impl Partitions {
             replica.replay(header, marker, now);
         })?;
         Ok(Partition::new(id, topic.clone(), directory, settings, self.metrics.clone(), replica, log))
+    }
+
+    /// Makes sure that the directory's checkpoints don't speak of an earlier partition of this name: a start after a
+    /// crash would take its offsets for promises of the new one.
+    fn forget_name(&self, directory: &Arc<Directory>, name: &PartitionName) -> Result<(), anyhow::Error> {
+        let may_name = || directory.checkpoints.lock().may_name(name);
+        if may_name() {
+            self.checkpoint(directory);
+        }
+        anyhow::ensure!(!may_name(), "the checkpoints of {} still name it", directory.dir.path().display());
+        Ok(())
     }
 
     fn partition_config(&self, settings: &TopicSettings) -> semel_partition::Config {

@@ -11,7 +11,7 @@ use semel_model::BrokerEpoch;
 
 use crate::{
     config::{Config, ConfigError},
-    directory::{Attention, Directory},
+    directory::{Attention, Checkpoints, Directory},
     failure::chain,
     flusher::Flusher,
     metrics::PartitionMetrics,
@@ -197,7 +197,8 @@ impl LogDirs {
             .enumerate()
             .map(|(number, (dir, found))| {
                 let flusher = Flusher::start(number, &metrics.fsync_seconds).map_err(StartError::Thread)?;
-                Ok((Arc::new(Directory::new(dir, flusher, attention.clone())), found))
+                let checkpoints = Checkpoints::found(&found);
+                Ok((Arc::new(Directory::new(dir, flusher, attention.clone(), checkpoints)), found))
             })
             .collect()
     }

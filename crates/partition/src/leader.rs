@@ -235,8 +235,7 @@ impl Replica {
         for (&broker, follower) in &leadership.followers {
             // By what counts as kept: a follower whose disk hangs has every byte and holds the high watermark back.
             let kept_end = follower.kept_end(self.config.durability);
-            let keeps_up =
-                kept_end == self.log_end_offset || now.since(follower.caught_up_at) <= lag_max;
+            let keeps_up = kept_end == self.log_end_offset || now.since(follower.caught_up_at) <= lag_max;
             let arrived = kept_end >= self.high_watermark && kept_end >= leadership.epoch_start_offset;
             if leadership.isr.contains(&broker) && !keeps_up {
                 isr.remove(&broker);
