@@ -516,12 +516,12 @@ impl Partitions {
 
     /// Where a partition that was not found at the start goes: where it lies, else where the fewest are.
     fn place(&self, name: &PartitionName) -> Result<Arc<Directory>, anyhow::Error> {
-        let usable = || self.directories.iter().filter(|directory| !directory.dir.has_failed());
-        let there = usable().find(|directory| {
+        let mut usable = self.directories.iter().filter(|directory| !directory.dir.has_failed());
+        let there = usable.find(|directory| {
             directory.dir.disk().read_dir(&directory.dir.path().join(name.to_string())).is_ok()
         });
         there
-            .or_else(|| usable().min_by_key(|directory| directory.dir.partition_count()))
+            .or_else(|| semel_log::pick(&self.directories, |directory| &directory.dir))
             .cloned()
             .ok_or_else(|| anyhow::anyhow!("every log directory has failed"))
     }

@@ -67,9 +67,7 @@ pub use config::{CleanupPolicy, Config, ConfigError};
 pub use epochs::{EpochEnd, EpochEntry};
 pub use error::{AppendError, Reach, ReadError, StorageError};
 pub use flush::FlushTicket;
-pub use log_dir::{
-    DirectoryId, Identity, LogDir, LogDirError, LogDirs, MetaProperties, Opened, PartitionDir,
-};
+pub use log_dir::{DirectoryId, Identity, LogDir, LogDirError, MetaProperties, Opened, PartitionDir, pick};
 pub use lookup::TimestampOffset;
 pub use names::PartitionName;
 pub use partition::{PartitionLog, ProducersNow};

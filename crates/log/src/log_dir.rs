@@ -4,10 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt, io,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use semel_env::{Disk, Space};
@@ -462,34 +459,13 @@ impl<D: Disk> LogDir<D> {
     }
 }
 
-/// Several directories, as `log.dirs` lists them.
-#[derive(Clone, Debug)]
-pub struct LogDirs<D: Disk>(Vec<Arc<LogDir<D>>>);
-
-impl<D: Disk> LogDirs<D> {
-    /// In the order of `log.dirs`.
-    #[must_use]
-    pub fn new(dirs: Vec<Arc<LogDir<D>>>) -> Self {
-        Self(dirs)
-    }
-
-    /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<LogDir<D>>> {
-        self.0.iter()
-    }
-
-    /// The one of this identity.
-    #[must_use]
-    pub fn get(&self, id: DirectoryId) -> Option<&Arc<LogDir<D>>> {
-        self.0.iter().find(|dir| dir.meta().directory_id == id)
-    }
-
-    /// Where a new partition goes: the directory with the fewest that has not failed, the first of equals. `None` if
-    /// all have failed.
-    #[must_use]
-    pub fn pick(&self) -> Option<&Arc<LogDir<D>>> {
-        self.0.iter().filter(|dir| !dir.has_failed()).min_by_key(|dir| dir.partition_count())
-    }
+/// Where a new partition goes: the directory with the fewest that has not failed, the first of equals. `None` if all
+/// have failed. `dir_of` finds the directory in what the caller keeps of it.
+pub fn pick<'a, T, D: Disk + 'a>(
+    dirs: impl IntoIterator<Item = &'a T>,
+    dir_of: impl Fn(&'a T) -> &'a LogDir<D>,
+) -> Option<&'a T> {
+    dirs.into_iter().filter(|dir| !dir_of(dir).has_failed()).min_by_key(|dir| dir_of(dir).partition_count())
 }
 
 /// A directory's name, of which the topic's part is cut short if need be. Topic names are ASCII.
@@ -673,16 +649,19 @@ mod tests {
     #[test]
     fn a_new_partition_goes_where_the_fewest_are() {
         let disk = SimDisk::new(1);
-        let open = |path: &str| Arc::new(LogDir::open(disk.clone(), path.into(), &identity(None)).unwrap().0);
-        let dirs = LogDirs::new(vec![open("/a"), open("/b")]);
-        let picked = |dirs: &LogDirs<SimDisk>| dirs.pick().map(|dir| dir.path().to_owned());
+        let open = |path: &str| LogDir::open(disk.clone(), path.into(), &identity(None)).unwrap().0;
+        let dirs = vec![open("/a"), open("/b")];
+        let picked = |dirs: &[LogDir<SimDisk>]| pick(dirs, |dir| dir).map(|dir| dir.path().to_owned());
         assert_eq!(picked(&dirs), Some("/a".into()));
-        dirs.pick().unwrap().create_partition(&name("t", 0), TopicId::from_bytes([1; 16])).unwrap();
+        pick(&dirs, |dir| dir)
+            .unwrap()
+            .create_partition(&name("t", 0), TopicId::from_bytes([1; 16]))
+            .unwrap();
         assert_eq!(picked(&dirs), Some("/b".into()));
-        assert!(dirs.0[1].mark_failed());
-        assert!(!dirs.0[1].mark_failed());
+        assert!(dirs[1].mark_failed());
+        assert!(!dirs[1].mark_failed());
         assert_eq!(picked(&dirs), Some("/a".into()));
-        dirs.0[0].mark_failed();
+        dirs[0].mark_failed();
         assert_eq!(picked(&dirs), None);
     }
 
